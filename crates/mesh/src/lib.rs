@@ -1,0 +1,1 @@
+//! What we decide about a pod.

@@ -1,0 +1,1 @@
+//! Stand-ins and sandboxes for tests; never part of the product.
