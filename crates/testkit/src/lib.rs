@@ -1,1 +1,3 @@
 //! Stand-ins and sandboxes for tests; never part of the product.
+
+pub mod api;

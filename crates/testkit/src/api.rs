@@ -1,0 +1,351 @@
+//! A stand-in Kubernetes API server over TLS: pods by name, bearer tokens, and every way to misbehave.
+//!
+//! It answers `GET /api/v1/namespaces/{ns}/pods/{name}` as Kubernetes does, `Status` objects included, and records
+//! what it was asked. It keeps no watches and knows no other kind of object. Used by plugin tests and the demo.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::{Value, json};
+
+/// Largest request head that is read, in bytes.
+const MAX_HEAD: usize = 16 * 1024;
+/// How long a connection may be silent before the server gives it up.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// How the server treats requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Behaviour {
+    /// As Kubernetes does.
+    #[default]
+    Normal,
+    /// Every request is answered with this HTTP status.
+    Status(u16),
+    /// The first `n` requests from now on are answered with `status`, later ones normally.
+    FailFirst {
+        /// How many requests fail.
+        n: usize,
+        /// With which HTTP status.
+        status: u16,
+    },
+    /// The request is read and never answered.
+    Hang,
+    /// The connection is closed once the request has been read.
+    Close,
+    /// The answer is not HTTP.
+    Garbage,
+    /// 200 with a body that is not JSON.
+    BadJson,
+    /// 200 with a body that ends before its announced length.
+    Truncated,
+    /// Normal, with the body sent in chunks.
+    Chunked,
+    /// Normal, with neither length nor chunks: the end of the connection ends the body.
+    UntilClose,
+    /// 200 with a body of this many bytes.
+    Huge(usize),
+}
+
+/// One request as the server saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Method, for example `GET`.
+    pub method: String,
+    /// Path with query, as sent.
+    pub path: String,
+    /// Whether the bearer token was one of the accepted ones.
+    pub authorised: bool,
+}
+
+#[derive(Default)]
+struct State {
+    pods: HashMap<(String, String), Value>,
+    /// `None` accepts every token.
+    tokens: Option<Vec<String>>,
+    behaviour: Behaviour,
+    /// Requests since the behaviour was set.
+    seen: usize,
+    requests: Vec<Request>,
+}
+
+/// A running server. It stops when dropped.
+pub struct ApiServer {
+    addr: SocketAddr,
+    ca_pem: String,
+    state: Arc<Mutex<State>>,
+    stop: Arc<AtomicBool>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl ApiServer {
+    /// Listens on `addr` (port 0 picks a free one) with a certificate made for it, `localhost` and both loopback
+    /// addresses. Every token is accepted until [`ApiServer::set_tokens`] is called.
+    ///
+    /// # Errors
+    /// When the address cannot be bound or the certificates cannot be made.
+    pub fn start(addr: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(addr)?;
+        let addr = listener.local_addr()?;
+        let (ca_pem, config) = certificates(addr).map_err(io::Error::other)?;
+        let config = Arc::new(config);
+        let state = Arc::new(Mutex::new(State::default()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let acceptor = {
+            let (state, stop) = (Arc::clone(&state), Arc::clone(&stop));
+            std::thread::Builder::new().name("api".to_owned()).spawn(move || {
+                for stream in listener.incoming() {
+                    if stop.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    let Ok(stream) = stream else { continue };
+                    let (config, state) = (Arc::clone(&config), Arc::clone(&state));
+                    // A client that gives up is part of many tests: its broken connection is nobody's error.
+                    std::thread::spawn(move || drop(serve(stream, config, &state)));
+                }
+            })?
+        };
+        Ok(Self { addr, ca_pem, state, stop, acceptor: Some(acceptor) })
+    }
+
+    /// The address it listens on.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// `https://` URL of the server.
+    pub fn url(&self) -> String {
+        format!("https://{}", self.addr)
+    }
+
+    /// The certificate to trust, as PEM.
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// Creates or replaces a pod. Name, namespace and kind are filled in where the object lacks them.
+    pub fn set_pod(&self, namespace: &str, name: &str, mut pod: Value) {
+        if let Some(object) = pod.as_object_mut() {
+            object.entry("apiVersion").or_insert_with(|| "v1".into());
+            object.entry("kind").or_insert_with(|| "Pod".into());
+            let metadata = object.entry("metadata").or_insert_with(|| json!({}));
+            if let Some(metadata) = metadata.as_object_mut() {
+                metadata.entry("name").or_insert_with(|| name.into());
+                metadata.entry("namespace").or_insert_with(|| namespace.into());
+            }
+        }
+        self.state().pods.insert((namespace.to_owned(), name.to_owned()), pod);
+    }
+
+    /// Deletes a pod.
+    pub fn remove_pod(&self, namespace: &str, name: &str) {
+        self.state().pods.remove(&(namespace.to_owned(), name.to_owned()));
+    }
+
+    /// Accepts these bearer tokens only; others get 401.
+    pub fn set_tokens(&self, tokens: &[&str]) {
+        self.state().tokens = Some(tokens.iter().map(|&token| token.to_owned()).collect());
+    }
+
+    /// How requests are treated from now on.
+    pub fn set_behaviour(&self, behaviour: Behaviour) {
+        let mut state = self.state();
+        state.behaviour = behaviour;
+        state.seen = 0;
+    }
+
+    /// Requests so far, oldest first.
+    pub fn requests(&self) -> Vec<Request> {
+        self.state().requests.clone()
+    }
+
+    /// Forgets the requests so far.
+    pub fn clear_requests(&self) {
+        self.state().requests.clear();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // The acceptor only looks at the flag after a connection.
+        let mut wake = self.addr;
+        if wake.ip().is_unspecified() {
+            wake.set_ip(if wake.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() });
+        }
+        if TcpStream::connect_timeout(&wake, Duration::from_secs(1)).is_ok()
+            && let Some(acceptor) = self.acceptor.take()
+        {
+            drop(acceptor.join());
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A fresh authority, and a server set-up whose certificate it signed.
+fn certificates(addr: SocketAddr) -> Result<(String, ServerConfig), Box<dyn std::error::Error + Send + Sync>> {
+    let ca_key = KeyPair::generate()?;
+    let mut ca = CertificateParams::new(Vec::new())?;
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    ca.distinguished_name.push(rcgen::DnType::CommonName, "stand-in cluster authority");
+    let ca_pem = ca.self_signed(&ca_key)?.pem();
+    let issuer = Issuer::new(ca, ca_key);
+
+    let mut names: Vec<String> = ["localhost", "kubernetes.default.svc", "127.0.0.1", "::1"].map(str::to_owned).into();
+    let own = addr.ip().to_string();
+    if !addr.ip().is_unspecified() && !names.contains(&own) {
+        names.push(own);
+    }
+    let key = KeyPair::generate()?;
+    let certificate = CertificateParams::new(names)?.signed_by(&key, &issuer)?;
+    let chain: Vec<CertificateDer<'static>> = vec![certificate.der().clone()];
+    let private = PrivateKeyDer::try_from(key.serialize_der())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, private)?;
+    Ok((ca_pem, config))
+}
+
+fn serve(stream: TcpStream, config: Arc<ServerConfig>, state: &Mutex<State>) -> io::Result<()> {
+    stream.set_read_timeout(Some(IDLE))?;
+    stream.set_write_timeout(Some(IDLE))?;
+    let connection = ServerConnection::new(config).map_err(io::Error::other)?;
+    let mut tls = StreamOwned::new(connection, stream);
+    let Some((request, token)) = read_head(&mut tls)? else { return Ok(()) };
+
+    let (behaviour, status, body) = answer(&mut lock(state), request, token.as_deref());
+    match behaviour {
+        Behaviour::Hang => {
+            // Until the client leaves or has been silent for long.
+            while tls.read(&mut [0])? > 0 {}
+            return Ok(());
+        }
+        Behaviour::Close => {}
+        Behaviour::Garbage => tls.write_all(b"\x00\x01 this is not HTTP\r\n\r\n")?,
+        _ => write_answer(&mut tls, &behaviour, status, &body)?,
+    }
+    tls.conn.send_close_notify();
+    tls.flush()
+}
+
+/// The request line and bearer token; `None` when the client left before sending a whole head.
+fn read_head(tls: &mut impl Read) -> io::Result<Option<(Request, Option<String>)>> {
+    let mut head = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let n = tls.read(&mut buffer)?;
+        if n == 0 || head.len() > MAX_HEAD {
+            return Ok(None);
+        }
+        head.extend_from_slice(&buffer[..n]);
+        let mut headers = [httparse::EMPTY_HEADER; 64];
+        let mut parsed = httparse::Request::new(&mut headers);
+        if !parsed.parse(&head).map_err(io::Error::other)?.is_complete() {
+            continue;
+        }
+        let request = Request {
+            method: parsed.method.unwrap_or_default().to_owned(),
+            path: parsed.path.unwrap_or_default().to_owned(),
+            authorised: false,
+        };
+        let authorization = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case("authorization"));
+        let token = authorization
+            .and_then(|header| std::str::from_utf8(header.value).ok())
+            .and_then(|value| value.strip_prefix("Bearer "))
+            .map(str::to_owned);
+        return Ok(Some((request, token)));
+    }
+}
+
+/// Records the request and decides what it gets.
+fn answer(state: &mut State, mut request: Request, token: Option<&str>) -> (Behaviour, u16, Vec<u8>) {
+    let accepted = state.tokens.as_ref();
+    request.authorised =
+        token.is_some_and(|token| accepted.is_none_or(|tokens| tokens.iter().any(|known| known == token)));
+    state.requests.push(request.clone());
+    state.seen += 1;
+    let behaviour = state.behaviour.clone();
+    let forced = match behaviour {
+        Behaviour::Status(status) => Some(status),
+        Behaviour::FailFirst { n, status } if state.seen <= n => Some(status),
+        _ => None,
+    };
+    let (status, body) = match forced {
+        Some(status) => (status, status_object(status, "forced by the test")),
+        None if !request.authorised => (401, status_object(401, "Unauthorized")),
+        None => find_pod(state, &request),
+    };
+    let body = match behaviour {
+        Behaviour::BadJson => b"{\"kind\":\"Pod\",\"metadata\":".to_vec(),
+        Behaviour::Huge(size) => vec![b' '; size],
+        _ => body.to_string().into_bytes(),
+    };
+    (behaviour, status, body)
+}
+
+fn find_pod(state: &State, request: &Request) -> (u16, Value) {
+    let path = request.path.split('?').next().unwrap_or_default();
+    let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+    match segments.as_slice() {
+        ["api", "v1", "namespaces", namespace, "pods", name] if request.method == "GET" => {
+            match state.pods.get(&((*namespace).to_owned(), (*name).to_owned())) {
+                Some(pod) => (200, pod.clone()),
+                None => (404, status_object(404, &format!("pods \"{name}\" not found"))),
+            }
+        }
+        _ => (404, status_object(404, "the server could not find the requested resource")),
+    }
+}
+
+/// A Kubernetes `Status` object for a failure.
+fn status_object(code: u16, message: &str) -> Value {
+    let reason = match code {
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "NotFound",
+        429 => "TooManyRequests",
+        503 => "ServiceUnavailable",
+        _ => "InternalError",
+    };
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+           "message": message, "reason": reason, "code": code})
+}
+
+fn write_answer(tls: &mut impl Write, behaviour: &Behaviour, status: u16, body: &[u8]) -> io::Result<()> {
+    let length = match behaviour {
+        Behaviour::Chunked => "Transfer-Encoding: chunked\r\n".to_owned(),
+        Behaviour::UntilClose => String::new(),
+        Behaviour::Truncated => format!("Content-Length: {}\r\n", body.len() * 2),
+        _ => format!("Content-Length: {}\r\n", body.len()),
+    };
+    let head =
+        format!("HTTP/1.1 {status} Status\r\nContent-Type: application/json\r\n{length}Connection: close\r\n\r\n");
+    tls.write_all(head.as_bytes())?;
+    if *behaviour == Behaviour::Chunked {
+        for chunk in body.chunks(100) {
+            write!(tls, "{:x}\r\n", chunk.len())?;
+            tls.write_all(chunk)?;
+            tls.write_all(b"\r\n")?;
+        }
+        tls.write_all(b"0\r\n\r\n")?;
+    } else {
+        tls.write_all(body)?;
+    }
+    tls.flush()
+}
