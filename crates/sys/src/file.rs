@@ -1,1 +1,248 @@
-//! Atomic files.
+//! Files that are replaced whole or not at all.
+//!
+//! A new content becomes visible by one rename, after it has reached the disk; a reader never sees half a file, and a
+//! crash leaves either the old or the new one. The temporary file lies beside the target, because a container runtime
+//! does not notice a rename that comes from another directory, and its name ends in digits, so that nobody takes it for
+//! a configuration. This module does not know what the files mean. The agent's installer calls it.
+
+mod attributes;
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Permission bits that are kept; file type bits are not.
+const MODE_BITS: u32 = 0o7777;
+/// What stands between the name of the target and the random number in the name of a temporary file.
+const TEMPORARY: &str = ".tmp.";
+
+/// What can go wrong with a file.
+#[derive(Debug, Error)]
+pub enum FileError {
+    /// The system refused an operation.
+    #[error("{action} {path}: {source}")]
+    Io {
+        /// What was tried: `read`, `create`, `write` …
+        action: &'static str,
+        /// The file or directory it was tried on.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The file is larger than the caller is prepared to read.
+    #[error("{path} has {size} bytes, more than the {limit} that are read")]
+    TooBig {
+        /// The file.
+        path: PathBuf,
+        /// Its size in bytes.
+        size: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+}
+
+impl FileError {
+    /// The system's reason, if there is one.
+    pub fn io(&self) -> Option<&io::Error> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            Self::TooBig { .. } => None,
+        }
+    }
+}
+
+/// Who may use a file: permission bits, and owner and group where they must be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Permission bits, for example `0o600`.
+    pub mode: u32,
+    /// User and group id; `None` leaves them to whoever creates the file.
+    pub owner: Option<(u32, u32)>,
+}
+
+impl Access {
+    /// A file of our own with the permission bits `mode`.
+    pub fn new(mode: u32) -> Self {
+        Self { mode: mode & MODE_BITS, owner: None }
+    }
+}
+
+/// A file as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Content {
+    /// All bytes.
+    pub bytes: Vec<u8>,
+    /// Mode and owner.
+    pub access: Access,
+}
+
+/// What became of the attributes of the file that was replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replaced {
+    /// False when the owner asked for could not be set, which needs the capability `CHOWN`.
+    pub owner_kept: bool,
+}
+
+/// Reads the regular file at `path` with its mode and owner; `None` when there is none. Symbolic links are followed.
+///
+/// # Errors
+/// [`FileError::TooBig`] for more than `limit` bytes, [`FileError::Io`] for everything else, directories included.
+pub fn read(path: &Path, limit: u64) -> Result<Option<Content>, FileError> {
+    let failed = |source| FileError::Io { action: "read", path: path.to_owned(), source };
+    // A named pipe in the directory must not stop us, hence O_NONBLOCK.
+    let mut file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::other("not a regular file")));
+    }
+    if metadata.len() > limit {
+        return Err(FileError::TooBig { path: path.to_owned(), size: metadata.len(), limit });
+    }
+    let mut bytes = Vec::new();
+    Read::by_ref(&mut file).take(limit).read_to_end(&mut bytes).map_err(failed)?;
+    let access = Access { mode: metadata.mode() & MODE_BITS, owner: Some((metadata.uid(), metadata.gid())) };
+    Ok(Some(Content { bytes, access }))
+}
+
+/// Puts `bytes` at `path`, whole or not at all. Mode and owner are set before the content is visible; extended
+/// attributes (the SELinux label among them) of a file that is replaced are carried over where the system lets us.
+/// A symbolic link at `path` is replaced itself and never followed.
+///
+/// # Errors
+/// [`FileError::Io`] with the step that failed; the old file is then untouched and no temporary file is left.
+pub fn replace(path: &Path, bytes: &[u8], access: Access) -> Result<Replaced, FileError> {
+    let (file, temporary) = create_temporary(path)?;
+    let done = fill(&file, path, bytes, access).and_then(|replaced| {
+        std::fs::rename(&temporary, path).map_err(|source| FileError::Io {
+            action: "rename a new version to",
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(replaced)
+    });
+    match done {
+        Ok(replaced) => sync_parent(path).map(|()| replaced),
+        Err(error) => {
+            // The first error is the one to report; a file that stays is found by `remove_stale` later.
+            let _ = std::fs::remove_file(&temporary);
+            Err(error)
+        }
+    }
+}
+
+/// Removes `path` and makes that durable. False when there was nothing.
+///
+/// # Errors
+/// [`FileError::Io`] when it is there and stays.
+pub fn remove(path: &Path) -> Result<bool, FileError> {
+    match std::fs::remove_file(path) {
+        Ok(()) => sync_parent(path).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(FileError::Io { action: "remove", path: path.to_owned(), source }),
+    }
+}
+
+/// Creates the directory `path` and its missing parents with `mode`. False when it was there already.
+///
+/// # Errors
+/// [`FileError::Io`] when it cannot be created, or something else has the name.
+pub fn create_dir(path: &Path, mode: u32) -> Result<bool, FileError> {
+    if path.is_dir() {
+        return Ok(false);
+    }
+    let failed = |source| FileError::Io { action: "create directory", path: path.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(mode).create(path).map_err(failed)?;
+    // The umask may have taken bits away.
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)?;
+    Ok(true)
+}
+
+/// Removes temporary files that a killed predecessor left beside `path`: names of our own form, and not in use by a
+/// living process. Returns how many were removed.
+///
+/// # Errors
+/// [`FileError::Io`] when the directory cannot be read or a file cannot be removed.
+pub fn remove_stale(path: &Path) -> Result<usize, FileError> {
+    let (directory, name) = split(path)?;
+    let prefix = format!("{name}{TEMPORARY}");
+    let failed = |source| FileError::Io { action: "read directory", path: directory.clone(), source };
+    let mut removed = 0;
+    for entry in std::fs::read_dir(&directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let file_name = entry.file_name();
+        let number = file_name.to_str().and_then(|name| name.strip_prefix(&prefix));
+        let ours = number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));
+        // A writer holds a lock on its temporary file for as long as it lives.
+        let in_use = || File::open(entry.path()).is_ok_and(|file| file.try_lock().is_err());
+        if ours && !in_use() && remove(&entry.path())? {
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+fn split(path: &Path) -> Result<(PathBuf, String), FileError> {
+    let wrong = |reason: &str| FileError::Io {
+        action: "use",
+        path: path.to_owned(),
+        source: io::Error::new(io::ErrorKind::InvalidInput, reason.to_owned()),
+    };
+    let name = path.file_name().ok_or_else(|| wrong("the path has no file name"))?;
+    let name = name.to_str().ok_or_else(|| wrong("the file name is not UTF-8"))?;
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    Ok((directory, name.to_owned()))
+}
+
+fn create_temporary(path: &Path) -> Result<(File, PathBuf), FileError> {
+    let (directory, name) = split(path)?;
+    loop {
+        let number = RandomState::new().build_hasher().finish() % 10_000_000_000;
+        let temporary = directory.join(format!("{name}{TEMPORARY}{number}"));
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary) {
+            Ok(file) => {
+                // Tells `remove_stale` of another process that this one is alive; without locks we only lose that.
+                let _ = file.try_lock();
+                return Ok((file, temporary));
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => return Err(FileError::Io { action: "create a file in", path: directory, source }),
+        }
+    }
+}
+
+fn fill(mut file: &File, path: &Path, bytes: &[u8], access: Access) -> Result<Replaced, FileError> {
+    let failed = |action| move |source| FileError::Io { action, path: path.to_owned(), source };
+    let metadata = file.metadata().map_err(failed("look at the new version of"))?;
+    let owner_kept = match access.owner {
+        Some((uid, gid)) if (metadata.uid(), metadata.gid()) != (uid, gid) => {
+            fchown(file, Some(uid), Some(gid)).is_ok()
+        }
+        _ => true,
+    };
+    attributes::carry_over(path, file);
+    // After the change of owner, which clears the set-user-id bits.
+    file.set_permissions(Permissions::from_mode(access.mode)).map_err(failed("set the mode of"))?;
+    file.write_all(bytes).map_err(failed("write"))?;
+    file.sync_all().map_err(failed("write to disk"))?;
+    Ok(Replaced { owner_kept })
+}
+
+fn sync_parent(path: &Path) -> Result<(), FileError> {
+    let (directory, _) = split(path)?;
+    let failed = |source| FileError::Io { action: "write to disk directory", path: directory.clone(), source };
+    File::open(&directory).and_then(|handle| handle.sync_all()).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests;
