@@ -3,6 +3,7 @@
 //! These are plain values. Reading flags, environment or pod annotations into them is the callers' work; what a list of
 //! ports or addresses looks like is decided once, in [`values`].
 
+pub mod detect;
 pub mod values;
 
 pub use values::{Cidr, Id, InvalidCidr, Port, Selection};

@@ -4,3 +4,11 @@
 //! the one of Istio's sidecar redirection; what it means is told in `docs/rules.md`.
 
 pub mod config;
+pub mod model;
+pub mod nft;
+pub mod plan;
+pub mod render;
+pub mod state;
+
+#[cfg(feature = "apply")]
+pub mod apply;

@@ -1,0 +1,4 @@
+//! Rules in other words: iptables text for people and for comparison, nf_tables expressions for the kernel.
+
+pub mod compat;
+pub mod iptables;

@@ -1,0 +1,343 @@
+//! Rules as nf_tables expressions, in the form that `iptables-nft` itself writes and that `iptables-save` prints back.
+//!
+//! Interfaces, protocol and addresses come first, in that order, whatever order the text has; then the extensions in
+//! text order, a counter, and the verdict or target. Layouts of extension settings are those of `xt_owner.h`,
+//! `xt_multiport.h`, `xt_conntrack.h`, `xt_CT.h`, `xt_tcpudp.h` and `nf_nat.h`, padded to eight bytes.
+
+use thiserror::Error;
+
+use crate::config::{Cidr, Id, Port};
+use crate::model::{ConntrackState, Family, Match, Net, Owner, Protocol, Rule, Table, Target, builtin};
+use crate::nft::expr::{Compare, Expr, Header, Meta, Verdict, Xt};
+use crate::nft::message::Hook;
+
+/// Longest interface name, in bytes.
+const INTERFACE_NAME_MAX: usize = 15;
+/// Most ports that one multiport match takes.
+const MULTIPORT_MAX: usize = 15;
+
+/// A rule that the kernel cannot be given.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("rule `{rule}`: {reason}")]
+pub struct EncodeError {
+    /// The rule's text.
+    pub rule: String,
+    /// What is wrong with it.
+    pub reason: Reason,
+}
+
+/// Why a rule cannot be given to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Reason {
+    /// A port is not a number.
+    #[error("port `{0}` is not a number from 0 to 65535 or a range such as 80:90")]
+    Port(String),
+    /// A redirect to a range.
+    #[error("`{0}` is a range, but traffic can be sent to one port only")]
+    RedirectRange(String),
+    /// A user or group could not be turned into a number.
+    #[error("`{0}` is neither a number nor a known user or group")]
+    Id(String),
+    /// An address cannot be expressed.
+    #[error("`{0}` is not an address range of this family")]
+    Net(String),
+    /// An interface name is empty or too long.
+    #[error("`{0}` is not an interface name of 1 to 15 bytes")]
+    Interface(String),
+    /// "Anything but everything" never matches; the kernel refuses it.
+    #[error("`! -d {0}` can never match")]
+    NeverMatches(String),
+    /// More ports than one match takes.
+    #[error("{0} ports are more than the 15 that one match takes")]
+    TooManyPorts(usize),
+}
+
+/// Where a built-in chain of an iptables table hooks in.
+pub fn hook(table: Table, chain: &str) -> Option<Hook> {
+    let number = match chain {
+        builtin::PREROUTING => 0,
+        builtin::OUTPUT => 3,
+        _ => return None,
+    };
+    let (kind, priority) = match (table, chain) {
+        (Table::Nat, _) => ("nat", -100),
+        // Marks set on the way out must be able to change the route.
+        (Table::Mangle, builtin::OUTPUT) => ("route", -150),
+        (Table::Mangle, _) => ("filter", -150),
+        (Table::Raw, _) => ("filter", -300),
+        (Table::Filter, _) => ("filter", 0),
+    };
+    Some(Hook { kind, number, priority })
+}
+
+/// The expressions of `rule`.
+///
+/// # Errors
+/// Names the rule and what the kernel cannot express.
+pub fn encode(rule: &Rule, family: Family) -> Result<Vec<Expr>, EncodeError> {
+    expressions(rule, family).map_err(|reason| EncodeError { rule: rule.to_string(), reason })
+}
+
+fn expressions(rule: &Rule, family: Family) -> Result<Vec<Expr>, Reason> {
+    let mut ordered: Vec<&Match> = rule.matches.iter().collect();
+    ordered.sort_by_key(|condition| rank(condition));
+    let protocol = rule.matches.iter().find_map(|condition| match condition {
+        Match::Protocol(protocol) => Some(*protocol),
+        _ => None,
+    });
+    let mut exprs = Vec::with_capacity(12);
+    for condition in ordered {
+        encode_match(condition, family, protocol, &mut exprs)?;
+    }
+    exprs.push(Expr::Counter);
+    exprs.push(target(&rule.target, family)?);
+    Ok(exprs)
+}
+
+/// Place of a match in the order of iptables-nft.
+fn rank(condition: &Match) -> u8 {
+    match condition {
+        Match::InInterface(_) => 0,
+        Match::OutInterface(_) => 1,
+        Match::Protocol(_) => 2,
+        Match::Source(_) => 3,
+        Match::Destination { .. } => 4,
+        Match::SourcePort(_)
+        | Match::DestinationPort { .. }
+        | Match::NoneOfDestinationPorts(_)
+        | Match::Owner { .. }
+        | Match::State(_) => 5,
+    }
+}
+
+fn encode_match(
+    condition: &Match,
+    family: Family,
+    protocol: Option<Protocol>,
+    exprs: &mut Vec<Expr>,
+) -> Result<(), Reason> {
+    match condition {
+        Match::InInterface(name) => interface(Meta::InInterfaceName, name, exprs),
+        Match::OutInterface(name) => interface(Meta::OutInterfaceName, name, exprs),
+        Match::Protocol(protocol) => {
+            exprs.push(Expr::LoadMeta(Meta::L4Protocol));
+            exprs.push(Expr::Compare(Compare::Eq, vec![protocol_number(*protocol)]));
+            Ok(())
+        }
+        Match::Source(net) => address(net, false, source_offset(family), family, exprs),
+        Match::Destination { negate, net } => address(net, *negate, destination_offset(family), family, exprs),
+        Match::SourcePort(port) => port_match(port, false, 0, protocol, exprs),
+        Match::DestinationPort { negate, port } => port_match(port, *negate, 2, protocol, exprs),
+        Match::NoneOfDestinationPorts(ports) => {
+            exprs.push(none_of_ports(ports)?);
+            Ok(())
+        }
+        Match::Owner { negate, owner } => {
+            exprs.push(owner_match(*negate, owner)?);
+            Ok(())
+        }
+        Match::State(ConntrackState::Invalid) => {
+            exprs.push(conntrack_state(1));
+            Ok(())
+        }
+    }
+}
+
+/// An exact name is compared with its NUL, a prefix without it. `+` alone matches everything.
+fn interface(field: Meta, name: &str, exprs: &mut Vec<Expr>) -> Result<(), Reason> {
+    let name = name.trim();
+    if name.is_empty() || name.len() > INTERFACE_NAME_MAX {
+        return Err(Reason::Interface(name.to_owned()));
+    }
+    let bytes = match name.strip_suffix('+') {
+        Some("") => return Ok(()),
+        Some(prefix) => prefix.as_bytes().to_vec(),
+        None => [name.as_bytes(), &[0]].concat(),
+    };
+    exprs.push(Expr::LoadMeta(field));
+    exprs.push(Expr::Compare(Compare::Eq, bytes));
+    Ok(())
+}
+
+fn protocol_number(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+    }
+}
+
+fn source_offset(family: Family) -> u32 {
+    match family {
+        Family::V4 => 12,
+        Family::V6 => 8,
+    }
+}
+
+fn destination_offset(family: Family) -> u32 {
+    match family {
+        Family::V4 => 16,
+        Family::V6 => 24,
+    }
+}
+
+/// Whole bytes of a prefix are loaded alone; a prefix that ends inside a byte loads all and masks.
+fn address(net: &Net, negate: bool, offset: u32, family: Family, exprs: &mut Vec<Expr>) -> Result<(), Reason> {
+    let range = net.range.filter(|range| range.address.is_ipv4() == (family == Family::V4));
+    let Some(Cidr { address, prefix }) = range else { return Err(Reason::Net(net.text.clone())) };
+    if prefix == 0 {
+        return if negate { Err(Reason::NeverMatches(net.text.clone())) } else { Ok(()) };
+    }
+    let octets = match address {
+        std::net::IpAddr::V4(address) => address.octets().to_vec(),
+        std::net::IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let mask: Vec<u8> = (0..octets.len()).map(|index| mask_byte(usize::from(prefix), index)).collect();
+    let mut value: Vec<u8> = octets.iter().zip(&mask).map(|(octet, mask)| octet & mask).collect();
+    let operator = if negate { Compare::Ne } else { Compare::Eq };
+    let load = |length| Expr::LoadPayload { header: Header::Network, offset, length };
+    if prefix.is_multiple_of(8) {
+        value.truncate(usize::from(prefix / 8));
+        exprs.push(load(u32::from(prefix / 8)));
+    } else {
+        exprs.push(load(octets.len() as u32));
+        exprs.push(Expr::Mask(mask));
+    }
+    exprs.push(Expr::Compare(operator, value));
+    Ok(())
+}
+
+fn mask_byte(prefix: usize, index: usize) -> u8 {
+    match prefix.saturating_sub(index * 8) {
+        0 => 0,
+        bits @ 1..=7 => 0xff << (8 - bits),
+        _ => 0xff,
+    }
+}
+
+fn range_of(port: &Port) -> Result<(u16, u16), Reason> {
+    port.range().ok_or_else(|| Reason::Port(port.to_string()))
+}
+
+fn port_match(
+    port: &Port,
+    negate: bool,
+    offset: u32,
+    protocol: Option<Protocol>,
+    exprs: &mut Vec<Expr>,
+) -> Result<(), Reason> {
+    let (low, high) = range_of(port)?;
+    let bytes = |port: u16| port.to_be_bytes().to_vec();
+    let test = match (low, high, negate) {
+        (0, u16::MAX, false) => {
+            // Every port: only an extension can say "has a port" so that it is printed back.
+            exprs.push(any_port(protocol));
+            return Ok(());
+        }
+        (low, high, false) if low == high => Expr::Compare(Compare::Eq, bytes(low)),
+        (low, high, true) if low == high => Expr::Compare(Compare::Ne, bytes(low)),
+        (0, high, false) => Expr::Compare(Compare::Le, bytes(high)),
+        (low, u16::MAX, false) => Expr::Compare(Compare::Ge, bytes(low)),
+        (low, high, negate) => Expr::Range { negate, low: bytes(low), high: bytes(high) },
+    };
+    exprs.push(Expr::LoadPayload { header: Header::Transport, offset, length: 2 });
+    exprs.push(test);
+    Ok(())
+}
+
+fn xt_match(name: &str, revision: u32, info: Info) -> Expr {
+    Expr::XtMatch(Xt { name: name.to_owned(), revision, info: info.0 })
+}
+
+fn xt_target(name: &str, revision: u32, info: Info) -> Expr {
+    Expr::XtTarget(Xt { name: name.to_owned(), revision, info: info.0 })
+}
+
+/// Settings of an extension, filled in at offsets.
+struct Info(Vec<u8>);
+
+impl Info {
+    fn zeroed(size: usize) -> Self {
+        Self(vec![0; size])
+    }
+
+    fn set(mut self, at: usize, value: &[u8]) -> Self {
+        if let Some(place) = self.0.get_mut(at..at + value.len()) {
+            place.copy_from_slice(value);
+        }
+        self
+    }
+}
+
+/// `struct xt_tcp` or `struct xt_udp` with both port ranges open.
+fn any_port(protocol: Option<Protocol>) -> Expr {
+    let name = protocol.unwrap_or(Protocol::Tcp).as_str();
+    let open = u16::MAX.to_ne_bytes();
+    xt_match(name, 0, Info::zeroed(16).set(2, &open).set(6, &open))
+}
+
+/// `struct xt_multiport_v1`: kind of port, count, ports in host order, invert.
+fn none_of_ports(ports: &[Port]) -> Result<Expr, Reason> {
+    const DESTINATION: u8 = 1;
+    if ports.len() > MULTIPORT_MAX {
+        return Err(Reason::TooManyPorts(ports.len()));
+    }
+    let mut info = Info::zeroed(48).set(0, &[DESTINATION, ports.len() as u8]).set(47, &[1]);
+    for (index, port) in ports.iter().enumerate() {
+        let (low, high) = range_of(port)?;
+        if low != high {
+            return Err(Reason::Port(port.to_string()));
+        }
+        info = info.set(2 + 2 * index, &low.to_ne_bytes());
+    }
+    Ok(xt_match("multiport", 1, info))
+}
+
+/// `struct xt_owner_match_info`: range of users, range of groups, what is matched, what is inverted.
+fn owner_match(negate: bool, owner: &Owner) -> Result<Expr, Reason> {
+    let number = |id: &Id| id.number().map(u32::to_ne_bytes).ok_or_else(|| Reason::Id(id.to_string()));
+    let (at, flag, id) = match owner {
+        Owner::User(id) => (0, 1, number(id)?),
+        Owner::Group(id) => (8, 2, number(id)?),
+    };
+    let inverted = if negate { flag } else { 0 };
+    let info = Info::zeroed(24).set(at, &id).set(at + 4, &id).set(16, &[flag, inverted]);
+    Ok(xt_match("owner", 1, info))
+}
+
+/// `struct xt_conntrack_mtinfo3` that looks at the state only.
+fn conntrack_state(states: u16) -> Expr {
+    const MATCH_STATE: u16 = 1;
+    xt_match("conntrack", 3, Info::zeroed(168).set(146, &MATCH_STATE.to_ne_bytes()).set(150, &states.to_ne_bytes()))
+}
+
+fn target(target: &Target, family: Family) -> Result<Expr, Reason> {
+    Ok(match target {
+        Target::Jump(chain) => Expr::Verdict(Verdict::Jump((*chain).to_owned())),
+        Target::Return => Expr::Verdict(Verdict::Return),
+        Target::Drop => Expr::Verdict(Verdict::Drop),
+        Target::Redirect { port, .. } => {
+            let (low, high) = range_of(port)?;
+            if low != high {
+                return Err(Reason::RedirectRange(port.to_string()));
+            }
+            redirect(low, family)
+        }
+        // `struct xt_ct_target_info_v1`: flags, zone.
+        Target::ConntrackZone(zone) => xt_target("CT", 2, Info::zeroed(72).set(2, &zone.to_ne_bytes())),
+    })
+}
+
+/// `struct nf_nat_ipv4_multi_range_compat` with one range, or `struct nf_nat_range`: a port and no address.
+fn redirect(port: u16, family: Family) -> Expr {
+    const PORT_GIVEN: u32 = 2;
+    let port = port.to_be_bytes();
+    let info = match family {
+        Family::V4 => Info::zeroed(24)
+            .set(0, &1u32.to_ne_bytes())
+            .set(4, &PORT_GIVEN.to_ne_bytes())
+            .set(16, &port)
+            .set(18, &port),
+        Family::V6 => Info::zeroed(40).set(0, &PORT_GIVEN.to_ne_bytes()).set(36, &port).set(38, &port),
+    };
+    xt_target("REDIRECT", 0, info)
+}

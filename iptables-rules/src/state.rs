@@ -1,0 +1,292 @@
+//! Rules that are wanted beside rules that are there, and what it takes to turn one into the other.
+//!
+//! Ours are: every chain whose name starts with `ISTIO_`; in a built-in chain, every rule that leads to such a chain or
+//! equals a rule that we want there. Everything else belongs to others: it is neither touched nor moved.
+
+use std::collections::BTreeMap;
+
+use crate::model::{Family, Position, Rule, Table, chain, is_builtin};
+use crate::nft::expr::Expr;
+use crate::nft::message::{Chain, ListedRule, Transaction};
+use crate::render::compat::{EncodeError, encode, hook};
+
+/// A wanted rule, ready for the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedRule {
+    /// Its text, for messages.
+    pub text: String,
+    /// What it does.
+    pub exprs: Vec<Expr>,
+}
+
+/// What we want in one chain.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WantedChain {
+    /// Rules at the head of a built-in chain, before those of others.
+    pub head: Vec<WantedRule>,
+    /// Rules at the end; in a chain of ours, all of them.
+    pub tail: Vec<WantedRule>,
+}
+
+impl WantedChain {
+    fn rules(&self) -> impl Iterator<Item = &WantedRule> {
+        self.head.iter().chain(&self.tail)
+    }
+}
+
+/// Chains of one family by table and name.
+pub type WantedChains = BTreeMap<(Table, &'static str), WantedChain>;
+
+/// The chains that `rules` come to once all positional inserts are done.
+///
+/// # Errors
+/// The first rule that the kernel cannot be given.
+pub fn wanted(rules: &[Rule], family: Family) -> Result<WantedChains, EncodeError> {
+    let mut chains = WantedChains::new();
+    for rule in rules {
+        let ready = WantedRule { text: rule.to_string(), exprs: encode(rule, family)? };
+        let wanted = chains.entry((rule.table, rule.chain)).or_default();
+        match rule.position {
+            Position::Append => wanted.tail.push(ready),
+            Position::Insert(place) => {
+                let list = if is_builtin(rule.chain) { &mut wanted.head } else { &mut wanted.tail };
+                list.insert(place.saturating_sub(1).min(list.len()), ready);
+            }
+        }
+        if let crate::model::Target::Jump(target) = rule.target {
+            chains.entry((rule.table, target)).or_default();
+        }
+    }
+    Ok(chains)
+}
+
+/// What the kernel has, of one family, in the tables that matter.
+#[derive(Debug, Clone, Default)]
+pub struct Have {
+    /// Rules by table and chain, in order. A chain without rules has an empty list.
+    pub chains: BTreeMap<(Table, String), Vec<ListedRule>>,
+}
+
+impl Have {
+    /// Takes the chains first; rules are added per table by [`Have::add_rules`].
+    pub fn new<'a>(chains: impl Iterator<Item = &'a Chain>) -> Self {
+        Self { chains: chains.map(|chain| ((chain.table, chain.name.clone()), Vec::new())).collect() }
+    }
+
+    /// Tables that have at least one chain.
+    pub fn tables(&self) -> Vec<Table> {
+        let mut tables: Vec<Table> = self.chains.keys().map(|(table, _)| *table).collect();
+        tables.dedup();
+        tables
+    }
+
+    /// Puts the rules of a table into their chains.
+    pub fn add_rules(&mut self, table: Table, rules: Vec<ListedRule>) {
+        for rule in rules {
+            self.chains.entry((table, rule.chain.clone())).or_default().push(rule);
+        }
+    }
+
+    fn rules(&self, table: Table, chain: &str) -> Option<&[ListedRule]> {
+        self.chains.get(&(table, chain.to_owned())).map(Vec::as_slice)
+    }
+
+    /// The rules in a chain that are ours.
+    fn ours<'a>(&'a self, table: Table, chain: &str, wanted: Option<&WantedChain>) -> Vec<&'a ListedRule> {
+        let ours = |rule: &&ListedRule| {
+            !is_builtin(chain)
+                || leads_to_us(&rule.exprs)
+                || wanted.is_some_and(|wanted| wanted.rules().any(|want| want.exprs == rule.exprs))
+        };
+        self.rules(table, chain).unwrap_or_default().iter().filter(ours).collect()
+    }
+
+    /// Chains of ours that nobody wants any more.
+    fn stale(&self, wanted: &WantedChains) -> Vec<(Table, &str)> {
+        let is_stale = |(table, name): &&(Table, String)| {
+            name.starts_with(chain::PREFIX) && !wanted.keys().any(|(t, n)| t == table && n == name)
+        };
+        self.chains.keys().filter(is_stale).map(|(table, name)| (*table, name.as_str())).collect()
+    }
+}
+
+/// One place where what is there is not what is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Difference {
+    /// A wanted chain is not there.
+    Missing(Table, String),
+    /// A chain holds other rules of ours than wanted, or in another order.
+    Differs(Table, String),
+    /// A chain of ours is there and not wanted.
+    Stale(Table, String),
+}
+
+/// All differences. An empty list means that there is nothing to do.
+pub fn differences(wanted: &WantedChains, have: &Have) -> Vec<Difference> {
+    let mut found = Vec::new();
+    for ((table, name), chain) in wanted {
+        if have.rules(*table, name).is_none() {
+            found.push(Difference::Missing(*table, (*name).to_owned()));
+        } else if !chain.rules().map(|rule| &rule.exprs).eq(have.ours(*table, name, Some(chain)).iter().map(|it| &it.exprs))
+        {
+            found.push(Difference::Differs(*table, (*name).to_owned()));
+        }
+    }
+    // A jump of ours in a built-in chain where we want nothing.
+    for (table, name) in have.chains.keys().filter(|(_, name)| is_builtin(name)) {
+        let unwanted = !wanted.keys().any(|(t, n)| t == table && n == name);
+        if unwanted && !have.ours(*table, name, None).is_empty() {
+            found.push(Difference::Differs(*table, name.clone()));
+        }
+    }
+    found.extend(have.stale(wanted).into_iter().map(|(table, name)| Difference::Stale(table, name.to_owned())));
+    found
+}
+
+/// Adds to `transaction` the commands that turn what is there into what is wanted. Returns the text of the rule behind
+/// each sequence number, for error messages.
+pub fn replace(
+    transaction: &mut Transaction,
+    family: Family,
+    wanted: &WantedChains,
+    have: &Have,
+) -> BTreeMap<u32, String> {
+    let mut rules = BTreeMap::new();
+    // Rules of ours leave the built-in chains first, so that no chain is in use when it goes.
+    for (table, name) in have.chains.keys().filter(|(_, name)| is_builtin(name)) {
+        let chain = wanted.iter().find_map(|((t, n), chain)| (t == table && n == name).then_some(chain));
+        for rule in have.ours(*table, name, chain) {
+            transaction.delete_rule(family, *table, name, rule.handle);
+        }
+    }
+    let stale = have.stale(wanted);
+    for (table, name) in &stale {
+        transaction.flush_chain(family, *table, name);
+    }
+    for (table, name) in wanted.keys() {
+        let there = have.rules(*table, name).is_some();
+        match hook(*table, name) {
+            _ if there && is_builtin(name) => {}
+            _ if there => {
+                transaction.flush_chain(family, *table, name);
+            }
+            Some(hook) => {
+                transaction.add_table(family, *table);
+                transaction.add_base_chain(family, *table, name, hook);
+            }
+            None => {
+                transaction.add_table(family, *table);
+                transaction.add_chain(family, *table, name);
+            }
+        }
+    }
+    for ((table, name), chain) in wanted {
+        for rule in chain.head.iter().rev() {
+            rules.insert(transaction.prepend_rule(family, *table, name, &rule.exprs), rule.text.clone());
+        }
+        for rule in &chain.tail {
+            rules.insert(transaction.append_rule(family, *table, name, &rule.exprs), rule.text.clone());
+        }
+    }
+    for (table, name) in stale {
+        transaction.delete_chain(family, table, name);
+    }
+    rules
+}
+
+/// Whether a rule leads to a chain of ours.
+fn leads_to_us(exprs: &[Expr]) -> bool {
+    exprs.iter().any(|expr| match expr {
+        Expr::Verdict(verdict) => verdict.chain().is_some_and(|name| name.starts_with(chain::PREFIX)),
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{HostFacts, Selection, Settings};
+    use crate::plan::sidecar;
+
+    /// The kernel's answer after `wanted` was applied to an empty namespace.
+    fn applied(wanted: &WantedChains) -> Have {
+        let mut have = Have::default();
+        let mut handle = 0;
+        for ((table, name), chain) in wanted {
+            let rules = chain.rules().map(|rule| {
+                handle += 1;
+                ListedRule { chain: (*name).to_owned(), handle, exprs: rule.exprs.clone() }
+            });
+            have.chains.insert((*table, (*name).to_owned()), rules.collect());
+        }
+        have
+    }
+
+    fn default_set() -> WantedChains {
+        let settings = Settings { inbound_ports: Selection::All, ..Settings::default() };
+        wanted(&sidecar(&settings, &HostFacts::default()).v4, Family::V4).unwrap()
+    }
+
+    #[test]
+    fn what_was_applied_needs_nothing() {
+        assert_eq!(differences(&default_set(), &applied(&default_set())), []);
+    }
+
+    #[test]
+    fn rules_of_others_are_no_difference() {
+        let mut have = applied(&default_set());
+        let foreign = ListedRule { chain: "OUTPUT".to_owned(), handle: 99, exprs: vec![Expr::Counter] };
+        have.chains.get_mut(&(Table::Nat, "OUTPUT".to_owned())).unwrap().insert(0, foreign);
+        have.chains.insert((Table::Filter, "INPUT".to_owned()), Vec::new());
+        have.chains.insert((Table::Nat, "KUBE-SERVICES".to_owned()), Vec::new());
+        assert_eq!(differences(&default_set(), &have), []);
+    }
+
+    #[test]
+    fn a_flushed_chain_a_lost_jump_and_a_leftover_are_found() {
+        let name = |name: &str| name.to_owned();
+        let mut have = applied(&default_set());
+        have.chains.get_mut(&(Table::Nat, name("ISTIO_OUTPUT"))).unwrap().clear();
+        have.chains.get_mut(&(Table::Nat, name("OUTPUT"))).unwrap().clear();
+        have.chains.remove(&(Table::Nat, name("ISTIO_REDIRECT")));
+        have.chains.insert((Table::Mangle, name("ISTIO_DIVERT")), Vec::new());
+        assert_eq!(
+            differences(&default_set(), &have),
+            [
+                Difference::Differs(Table::Nat, name("ISTIO_OUTPUT")),
+                Difference::Missing(Table::Nat, name("ISTIO_REDIRECT")),
+                Difference::Differs(Table::Nat, name("OUTPUT")),
+                Difference::Stale(Table::Mangle, name("ISTIO_DIVERT")),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_second_jump_is_a_difference() {
+        let mut have = applied(&default_set());
+        let jumps = have.chains.get_mut(&(Table::Nat, "OUTPUT".to_owned())).unwrap();
+        let again = ListedRule { handle: 77, ..jumps[0].clone() };
+        jumps.push(again);
+        assert_eq!(differences(&default_set(), &have), [Difference::Differs(Table::Nat, "OUTPUT".to_owned())]);
+    }
+
+    #[test]
+    fn the_last_virtual_interface_comes_first() {
+        let settings = Settings {
+            virtual_interfaces: vec!["tap0".to_owned(), "tap1".to_owned()],
+            outbound_cidrs: Selection::All,
+            ..Settings::default()
+        };
+        let chains = wanted(&sidecar(&settings, &HostFacts::default()).v4, Family::V4).unwrap();
+        let head: Vec<_> = chains[&(Table::Nat, "PREROUTING")].head.iter().map(|rule| rule.text.as_str()).collect();
+        assert_eq!(
+            head,
+            [
+                "-I PREROUTING 1 -i tap1 -j ISTIO_REDIRECT",
+                "-I PREROUTING 1 -i tap0 -j ISTIO_REDIRECT",
+                "-I PREROUTING 1 -i tap1 -j RETURN",
+                "-I PREROUTING 1 -i tap0 -j RETURN",
+            ]
+        );
+    }
+}
