@@ -1,3 +1,14 @@
 //! Stand-ins and sandboxes for tests; never part of the product.
 
 pub mod api;
+#[cfg(feature = "node")]
+pub mod containerd;
+#[cfg(feature = "node")]
+pub mod cri;
+#[cfg(feature = "node")]
+pub mod envoy;
+#[cfg(feature = "node")]
+pub mod image;
+pub mod service_account;
+#[cfg(feature = "node")]
+pub mod work_dir;

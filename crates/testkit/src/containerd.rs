@@ -1,0 +1,329 @@
+//! A node: containerd of its own, in mount, PID and network namespaces of its own.
+//!
+//! Nothing of the machine's containerd, CNI files, network or `/run` is touched: where a tool insists on a fixed path,
+//! the namespace has memory there. The namespaces end with their first process, and that ends with ours, however ours
+//! ends. Two addresses are prepared: the API server's on the node, and a machine outside the cluster. Needs root.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sys::netns::{Netns, NetnsError};
+use thiserror::Error;
+
+use crate::cri::{Cri, CriError};
+use crate::work_dir::{Process, WorkDir};
+
+/// Address of the API server inside the node, as `KUBERNETES_SERVICE_HOST` would say it.
+pub const API_ADDRESS: &str = "10.96.0.1";
+/// Addresses of the machine outside the cluster.
+pub const OUTSIDE_ADDRESSES: [&str; 2] = ["198.51.100.10", "2001:db8:51::10"];
+/// Reference of the image that keeps a pod's namespaces open.
+pub const PAUSE_IMAGE: &str = "local.test/pause:1";
+
+/// Containerd's namespace for what the kubelet's interface sees.
+const IMAGE_NAMESPACE: &str = "k8s.io";
+/// Where distributions put the basic CNI plugins.
+const PLUGIN_DIRECTORIES: [&str; 3] = ["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"];
+const PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
+const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(30);
+
+/// A node that could not be started or used.
+#[derive(Debug, Error)]
+pub enum ContainerdError {
+    /// A file of the node could not be prepared.
+    #[error("prepare {path}: {source}")]
+    Prepare {
+        /// The path.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A basic CNI plugin is not installed.
+    #[error("CNI plugin {0} is in none of {PLUGIN_DIRECTORIES:?}: install containernetworking-plugins")]
+    NoPlugin(&'static str),
+    /// A command could not be started or failed.
+    #[error("{command}: {reason}")]
+    Command {
+        /// The command.
+        command: String,
+        /// What it said.
+        reason: String,
+    },
+    /// Containerd ended, or does not answer.
+    #[error("containerd {what}; its log {log} ends with:\n{tail}")]
+    NotRunning {
+        /// What was seen.
+        what: String,
+        /// Its log.
+        log: PathBuf,
+        /// The log's last lines.
+        tail: String,
+    },
+    /// An image did not appear at the runtime.
+    #[error("containerd imported image {0} and does not show it")]
+    NoImage(String),
+    /// The runtime refused a call.
+    #[error(transparent)]
+    Cri(#[from] CriError),
+    /// A namespace of the node could not be entered.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+}
+
+/// Ends the node at once, from any thread.
+#[derive(Clone)]
+pub struct Killer(Arc<Mutex<Child>>);
+
+/// A running node. It ends when dropped.
+pub struct Containerd {
+    killer: Killer,
+    keeper: u32,
+    init: Option<Process>,
+    directory: PathBuf,
+    log: PathBuf,
+}
+
+impl Containerd {
+    /// Prepares the node's directories below `work` and starts containerd.
+    ///
+    /// # Errors
+    /// Says what is missing; the node is gone then.
+    pub fn start(work: &WorkDir) -> Result<Self, ContainerdError> {
+        let directory = work.path().to_owned();
+        prepare(&directory)?;
+        let log = work.logs().join("containerd.log");
+        let child = spawn(&directory, &log)?;
+        let keeper = child.id();
+        let mut node = Self { killer: Killer(Arc::new(Mutex::new(child))), keeper, init: None, directory, log };
+        work.record(keeper).map_err(|source| ContainerdError::Prepare { path: work.path().to_owned(), source })?;
+        node.wait_until_it_answers()?;
+        node.init = Process::first_child_of(keeper);
+        Ok(node)
+    }
+
+    /// Containerd's socket.
+    pub fn socket(&self) -> PathBuf {
+        socket(&self.directory)
+    }
+
+    /// The node's CNI configuration directory.
+    pub fn cni_config(&self) -> PathBuf {
+        cni_config(&self.directory)
+    }
+
+    /// The node's directory of CNI plugins.
+    pub fn cni_bin(&self) -> PathBuf {
+        cni_bin(&self.directory)
+    }
+
+    /// The node's network namespace.
+    ///
+    /// # Errors
+    /// When the node is gone.
+    pub fn network(&self) -> Result<Netns, ContainerdError> {
+        Ok(Netns::open(&PathBuf::from(format!("/proc/{}/ns/net", self.keeper)))?)
+    }
+
+    /// The network namespace of the machine outside the cluster.
+    ///
+    /// # Errors
+    /// When the node is gone.
+    pub fn outside(&self) -> Result<Netns, ContainerdError> {
+        Ok(Netns::open(&PathBuf::from(format!("/proc/{}/root/run/netns/outside", self.keeper)))?)
+    }
+
+    /// Loads an image from its archive and waits until pods can use it.
+    ///
+    /// # Errors
+    /// When `ctr` fails or the runtime does not show the image.
+    pub fn import(&self, cri: &Cri, archive: &Path, reference: &str) -> Result<(), ContainerdError> {
+        let archive = archive.display().to_string();
+        self.ctr(&["images", "import", &archive])?;
+        // From 1.7 on the kubelet's interface only sees images with this label when they came another way.
+        self.ctr(&["images", "label", reference, "io.cri-containerd.image=managed"])?;
+        let deadline = Instant::now() + PATIENCE;
+        while !cri.has_image(reference)? {
+            if Instant::now() > deadline {
+                return Err(ContainerdError::NoImage(reference.to_owned()));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// A handle that ends the node from another thread.
+    pub fn killer(&self) -> Killer {
+        self.killer.clone()
+    }
+
+    fn ctr(&self, arguments: &[&str]) -> Result<Output, ContainerdError> {
+        let socket = self.socket().display().to_string();
+        let mut command = Command::new("ctr");
+        command.args(["--address", &socket, "--namespace", IMAGE_NAMESPACE]).args(arguments);
+        run(command, &format!("ctr {}", arguments.join(" ")))
+    }
+
+    fn wait_until_it_answers(&self) -> Result<(), ContainerdError> {
+        let not_running = |what: String| {
+            let text = fs::read_to_string(&self.log).unwrap_or_default();
+            let lines: Vec<_> = text.lines().collect();
+            let tail = lines.get(lines.len().saturating_sub(10)..).unwrap_or_default().join("\n");
+            ContainerdError::NotRunning { what, log: self.log.clone(), tail }
+        };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if self.socket().exists() {
+                let Err(error) = Cri::new(&self.socket())?.version() else { return Ok(()) };
+                if Instant::now() > deadline {
+                    return Err(not_running(format!("does not answer: {error}")));
+                }
+            }
+            if let Some(status) = self.killer.ended() {
+                return Err(not_running(format!("ended with {status}")));
+            }
+            if Instant::now() > deadline {
+                return Err(not_running("made no socket".to_owned()));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        self.killer.kill();
+        // The namespaces and their mounts are gone when their first process is: only then may the directory go.
+        let deadline = Instant::now() + PATIENCE;
+        while self.init.as_ref().is_some_and(Process::is_alive) && Instant::now() < deadline {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Killer {
+    /// Ends the node and all that runs in it.
+    pub fn kill(&self) {
+        let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may have ended by itself.
+        drop(child.kill());
+        drop(child.wait());
+    }
+
+    fn ended(&self) -> Option<String> {
+        let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        child.try_wait().ok().flatten().map(|status| status.to_string())
+    }
+}
+
+fn socket(directory: &Path) -> PathBuf {
+    directory.join("containerd.sock")
+}
+
+fn cni_config(directory: &Path) -> PathBuf {
+    directory.join("node/etc/cni/net.d")
+}
+
+fn cni_bin(directory: &Path) -> PathBuf {
+    directory.join("node/opt/cni/bin")
+}
+
+fn prepare(directory: &Path) -> Result<(), ContainerdError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ContainerdError::Prepare { path, source }
+    };
+    let bin = cni_bin(directory);
+    for wanted in [&directory.join("containerd"), &cni_config(directory), &bin] {
+        fs::create_dir_all(wanted).map_err(failed(wanted))?;
+    }
+    for plugin in PLUGINS {
+        let mut candidates = PLUGIN_DIRECTORIES.iter().map(|dir| Path::new(dir).join(plugin));
+        let installed = candidates.find(|path| path.exists()).ok_or(ContainerdError::NoPlugin(plugin))?;
+        let link = bin.join(plugin);
+        symlink(installed, &link).map_err(failed(&link))?;
+    }
+    for (name, text) in [("containerd.toml", config(directory)), ("node.sh", NODE_SCRIPT.to_owned())] {
+        let path = directory.join(name);
+        fs::write(&path, text).map_err(failed(&path))?;
+    }
+    Ok(())
+}
+
+const NODE_SCRIPT: &str = include_str!("containerd/node.sh");
+
+fn spawn(directory: &Path, log: &Path) -> Result<Child, ContainerdError> {
+    let log_failed = |source| ContainerdError::Prepare { path: log.to_owned(), source };
+    let log_file = File::create(log).map_err(log_failed)?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"])
+        // Private first: a machine whose mounts are shared must not see ours.
+        .args(["--propagation", "private", "--mount-proc", "sh"])
+        .args([directory.join("node.sh"), directory.to_owned()])
+        .env_clear()
+        .env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin"))
+        // Ctrl-C at the terminal is for us: we end the node ourselves, after looking at it.
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(log_file.try_clone().map_err(log_failed)?)
+        .stderr(log_file)
+        .spawn()
+        .map_err(|source| ContainerdError::Command { command: "setpriv".to_owned(), reason: source.to_string() })
+}
+
+fn run(mut command: Command, name: &str) -> Result<Output, ContainerdError> {
+    let failed = |reason: String| ContainerdError::Command { command: name.to_owned(), reason };
+    let output = command.output().map_err(|source| failed(source.to_string()))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
+}
+
+/// Containerd's configuration. Version 2 of the format is read by every release from 1.3 to 2.x.
+fn config(directory: &Path) -> String {
+    let at = |path: &str| format!("{:?}", directory.join(path).display().to_string());
+    format!(
+        r#"version = 2
+root = {root}
+state = {state}
+[grpc]
+  address = {socket}
+[debug]
+  level = "info"
+[plugins."io.containerd.internal.v1.opt"]
+  path = {opt}
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE_IMAGE}"
+  disable_tcp_service = true
+  stream_server_address = "127.0.0.1"
+  # The profile would be loaded into the machine's kernel.
+  disable_apparmor = true
+  # Lowering it needs a capability that containers and some virtual machines lack.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = {bin}
+    conf_dir = {conf}
+    max_conf_num = 1
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+"#,
+        root = at("containerd/root"),
+        state = at("containerd/state"),
+        socket = at("containerd.sock"),
+        opt = at("containerd/opt"),
+        bin = at("node/opt/cni/bin"),
+        conf = at("node/etc/cni/net.d"),
+    )
+}
