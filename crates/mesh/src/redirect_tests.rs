@@ -1,0 +1,121 @@
+use serde_json::json;
+
+use super::*;
+
+fn pod(annotations: &[(&str, &str)], proxy: Value) -> Pod {
+    let mut container = proxy;
+    container["name"] = "istio-proxy".into();
+    let annotations: Map<String, Value> =
+        annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())).collect();
+    serde_json::from_value(json!({"metadata": {"annotations": annotations}, "spec": {"containers": [container]}}))
+        .unwrap()
+}
+
+fn text(annotations: &[(&str, &str)], key: &str) -> String {
+    let redirect = Redirect::from_pod(&pod(annotations, json!({}))).unwrap();
+    redirect.to_json()[key].as_str().unwrap().to_owned()
+}
+
+fn culprit(annotations: &[(&str, &str)]) -> &'static str {
+    Redirect::from_pod(&pod(annotations, json!({}))).unwrap_err().annotation
+}
+
+#[test]
+fn a_pod_that_says_nothing_gets_istios_defaults() {
+    let redirect = Redirect::from_pod(&pod(&[], json!({}))).unwrap();
+    assert_eq!(
+        Value::Object(redirect.to_json()),
+        json!({"target_port": "15001", "redirect_mode": "REDIRECT", "include_ip_cidrs": "*", "exclude_ip_cidrs": "",
+            "exclude_inbound_ports": "15020,15021,15090", "include_inbound_ports": "*",
+            "exclude_outbound_ports": "15020", "include_outbound_ports": "", "exclude_interfaces": "",
+            "reroute_virtual_interfaces": "", "no_redirect_uid": "1337", "no_redirect_gid": "1337",
+            "dns_redirect": false, "dual_stack": false, "invalid_drop": false})
+    );
+    assert_eq!(redirect.warnings, []);
+}
+
+#[test]
+fn empty_is_not_absent() {
+    assert_eq!(text(&[(INCLUDE_INBOUND_PORTS, "")], "include_inbound_ports"), "");
+    assert_eq!(text(&[(INCLUDE_OUTBOUND_IP_RANGES, "")], "include_ip_cidrs"), "");
+    assert_eq!(text(&[(EXCLUDE_OUTBOUND_PORTS, "")], "exclude_outbound_ports"), "");
+    assert_eq!(
+        text(&[(REROUTE_VIRTUAL_INTERFACES, ""), (KUBEVIRT_INTERFACES, "net1")], "reroute_virtual_interfaces"),
+        ""
+    );
+    assert_eq!(culprit(&[(INTERCEPTION_MODE, "")]), INTERCEPTION_MODE);
+}
+
+#[test]
+fn lists_are_trimmed_and_hold_each_item_once() {
+    assert_eq!(text(&[(INCLUDE_INBOUND_PORTS, " 80 , 0080,443")], "include_inbound_ports"), "80,443");
+    assert_eq!(text(&[(EXCLUDE_INBOUND_PORTS, " 15020,9, 15090")], "exclude_inbound_ports"), "15020,9,15090,15021");
+    assert_eq!(text(&[(EXCLUDE_INBOUND_PORTS, "  ")], "exclude_inbound_ports"), "15020,15021,15090");
+    assert_eq!(text(&[(EXCLUDE_INTERFACES, "net1, eth0.5,net1")], "exclude_interfaces"), "net1,eth0.5");
+    let cidrs = "10.1.2.3/8,fd00::/8,10.1.2.3/8";
+    assert_eq!(text(&[(EXCLUDE_OUTBOUND_IP_RANGES, cidrs)], "exclude_ip_cidrs"), "10.1.2.3/8,fd00::/8");
+}
+
+#[test]
+fn an_invalid_annotation_is_named() {
+    for (annotation, value) in [
+        (INTERCEPTION_MODE, "tproxy"),
+        (INCLUDE_OUTBOUND_IP_RANGES, "10.0.0.0/8, 11.0.0.0/8"),
+        (INCLUDE_OUTBOUND_IP_RANGES, "10.0.0.0"),
+        (EXCLUDE_OUTBOUND_IP_RANGES, "*"),
+        (INCLUDE_INBOUND_PORTS, "*,80"),
+        (INCLUDE_INBOUND_PORTS, " *"),
+        (EXCLUDE_INBOUND_PORTS, "80,"),
+        (EXCLUDE_INBOUND_PORTS, "80:90"),
+        (INCLUDE_OUTBOUND_PORTS, "65536"),
+        (EXCLUDE_OUTBOUND_PORTS, "http"),
+        (EXCLUDE_INTERFACES, "abcdefghijklmnop"),
+        (EXCLUDE_INTERFACES, " "),
+        (REROUTE_VIRTUAL_INTERFACES, "0eth"),
+        (KUBEVIRT_INTERFACES, "a/b"),
+    ] {
+        assert_eq!(culprit(&[(annotation, value)]), annotation, "{value}");
+    }
+}
+
+#[test]
+fn of_several_invalid_annotations_the_first_in_reading_order_is_named() {
+    let bad = [(EXCLUDE_INTERFACES, "0"), (INCLUDE_INBOUND_PORTS, "x"), (EXCLUDE_INBOUND_PORTS, "x")];
+    assert_eq!(culprit(&bad), EXCLUDE_INBOUND_PORTS);
+    assert_eq!(culprit(&bad[..2]), INCLUDE_INBOUND_PORTS);
+}
+
+#[test]
+fn a_wildcard_among_excluded_ports_is_kept_and_traced_back() {
+    let redirect = Redirect::from_pod(&pod(&[(EXCLUDE_INBOUND_PORTS, "*")], json!({}))).unwrap();
+    assert_eq!(redirect.to_json()["exclude_inbound_ports"], "*,15020,15021,15090");
+    assert_eq!(redirect.annotation_of_port("*"), Some(EXCLUDE_INBOUND_PORTS));
+    assert_eq!(redirect.annotation_of_port("80"), None);
+}
+
+#[test]
+fn user_and_group_of_the_proxy_are_independent_and_0_means_1337() {
+    for (context, uid, gid) in [
+        (json!({"runAsUser": 1000670000, "runAsGroup": 7}), "1000670000", "7"),
+        (json!({"runAsUser": 0, "runAsGroup": 0}), "1337", "1337"),
+        (json!({"runAsGroup": 9}), "1337", "9"),
+        (json!(null), "1337", "1337"),
+    ] {
+        let redirect = Redirect::from_pod(&pod(&[], json!({"securityContext": context}))).unwrap().to_json();
+        assert_eq!(
+            (redirect["no_redirect_uid"].as_str(), redirect["no_redirect_gid"].as_str()),
+            (Some(uid), Some(gid))
+        );
+    }
+}
+
+#[test]
+fn a_variable_that_is_no_boolean_is_told_and_taken_for_false() {
+    let env = json!({"env": [{"name": DNS_CAPTURE, "value": "t"}, {"name": DUAL_STACK, "value": "yes"},
+        {"name": INVALID_DROP, "valueFrom": {}}]});
+    let redirect = Redirect::from_pod(&pod(&[], env)).unwrap();
+    assert!(redirect.settings.redirect_dns && redirect.settings.capture_all_dns);
+    assert!(!redirect.settings.dual_stack && !redirect.settings.drop_invalid);
+    let told: Vec<&str> = redirect.warnings.iter().map(|warning| warning.variable).collect();
+    assert_eq!(told, [DUAL_STACK, INVALID_DROP]);
+}
