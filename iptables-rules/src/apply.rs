@@ -98,7 +98,7 @@ pub fn apply(settings: &Settings) -> Result<Applied, ApplyError> {
     let facts = host_facts(settings)?;
     let settings = with_numeric_ids(settings.clone());
     let plan = sidecar(&settings, &facts);
-    let differences = netlink::apply(&plan)?;
+    let differences = apply_plan(&plan)?;
     let added = if facts.ipv6 { routes::add_passthrough().map_err(ApplyError::Passthrough)? } else { false };
     Ok(Applied {
         changed: added || !differences.is_empty(),
@@ -106,6 +106,14 @@ pub fn apply(settings: &Settings) -> Result<Applied, ApplyError> {
         ipv6: facts.ipv6,
         rules: rule_count(&plan),
     })
+}
+
+/// Brings the calling thread's namespace to `plan`. Returns what differed before, with its family.
+///
+/// # Errors
+/// See [`ApplyError`]; the rules are then as they were before.
+pub fn apply_plan(plan: &Plan) -> Result<Vec<(Family, Difference)>, ApplyError> {
+    netlink::apply(plan)
 }
 
 /// Looks at the calling thread's namespace and at resolv.conf, as far as `settings` need it.

@@ -4,6 +4,7 @@
 //! ports or addresses looks like is decided once, in [`values`].
 
 pub mod detect;
+pub mod options;
 pub mod values;
 
 pub use values::{Cidr, Id, InvalidCidr, Port, Selection};

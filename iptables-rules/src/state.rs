@@ -1,7 +1,8 @@
 //! Rules that are wanted beside rules that are there, and what it takes to turn one into the other.
 //!
-//! Ours are: every chain whose name starts with `ISTIO_`; in a built-in chain, every rule that leads to such a chain or
-//! equals a rule that we want there. Everything else belongs to others: it is neither touched nor moved.
+//! Ours are: every chain whose name starts with `ISTIO_`; in a built-in chain, every rule that carries our mark, leads to
+//! such a chain, or equals a rule that we want there. The last two find rules that another program made for Istio.
+//! Everything else belongs to others: it is neither touched nor moved.
 
 use std::collections::BTreeMap;
 
@@ -95,6 +96,7 @@ impl Have {
     fn ours<'a>(&'a self, table: Table, chain: &str, wanted: Option<&WantedChain>) -> Vec<&'a ListedRule> {
         let ours = |rule: &&ListedRule| {
             !is_builtin(chain)
+                || rule.marked
                 || leads_to_us(&rule.exprs)
                 || wanted.is_some_and(|wanted| wanted.rules().any(|want| want.exprs == rule.exprs))
         };
@@ -215,7 +217,7 @@ mod tests {
         for ((table, name), chain) in wanted {
             let rules = chain.rules().map(|rule| {
                 handle += 1;
-                ListedRule { chain: (*name).to_owned(), handle, exprs: rule.exprs.clone() }
+                ListedRule { chain: (*name).to_owned(), handle, marked: true, exprs: rule.exprs.clone() }
             });
             have.chains.insert((*table, (*name).to_owned()), rules.collect());
         }
@@ -235,7 +237,7 @@ mod tests {
     #[test]
     fn rules_of_others_are_no_difference() {
         let mut have = applied(&default_set());
-        let foreign = ListedRule { chain: "OUTPUT".to_owned(), handle: 99, exprs: vec![Expr::Counter] };
+        let foreign = ListedRule { chain: "OUTPUT".to_owned(), handle: 99, marked: false, exprs: vec![Expr::Counter] };
         have.chains.get_mut(&(Table::Nat, "OUTPUT".to_owned())).unwrap().insert(0, foreign);
         have.chains.insert((Table::Filter, "INPUT".to_owned()), Vec::new());
         have.chains.insert((Table::Nat, "KUBE-SERVICES".to_owned()), Vec::new());

@@ -1,6 +1,7 @@
 //! Stand-ins and sandboxes for tests; never part of the product.
 
 pub mod api;
+pub mod netns;
 #[cfg(feature = "node")]
 pub mod containerd;
 #[cfg(feature = "node")]

@@ -4,7 +4,7 @@
 //! looked at, so that it fails when someone else changed the rules since.
 
 use crate::model::{Family, Table};
-use crate::nft::expr::{Expr, read_list};
+use crate::nft::expr::{Compare, Expr, Meta, read_list};
 use crate::nft::wire::{APPEND, CREATE, DUMP, REQUEST, Writer, find, find_be32, find_be64, find_string};
 
 /// Subsystem number in the type of a message.
@@ -22,6 +22,9 @@ const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 /// `NF_ACCEPT`, the policy of our base chains.
 const ACCEPT: u32 = 1;
+/// What our rules carry so that we know them again: a type that the tools do not look at, a length, a text. Without it a
+/// rule of ours that leads to no chain of ours could be anybody's.
+const MARK: &[u8] = b"\xf0\x0aistio-cni\0";
 /// Size of `struct nfgenmsg`.
 const FAMILY_HEADER: usize = 4;
 
@@ -54,6 +57,8 @@ pub struct ListedRule {
     pub chain: String,
     /// Number to delete it by.
     pub handle: u64,
+    /// It carries our mark.
+    pub marked: bool,
     /// What it does.
     pub exprs: Vec<Expr>,
 }
@@ -134,6 +139,13 @@ impl Transaction {
         self.command(NEW_RULE, CREATE | place, family, table, |message| {
             message.string(2, chain);
             message.nested(4, |list| exprs.iter().for_each(|expr| expr.write(list)));
+            if let Some(protocol) = extension_protocol(exprs) {
+                message.nested(5, |compat| {
+                    compat.be32(1, u32::from(protocol));
+                    compat.be32(2, 0);
+                });
+            }
+            message.attribute(7, MARK);
         })
     }
 
@@ -150,6 +162,16 @@ impl Transaction {
             body(message);
         })
     }
+}
+
+/// The protocol that a rule with xtables extensions must name a second time: some extensions ask for it when they are
+/// checked, and cannot see the comparison. The kernel does not list it.
+fn extension_protocol(exprs: &[Expr]) -> Option<u8> {
+    exprs.iter().find(|expr| matches!(expr, Expr::XtMatch(_) | Expr::XtTarget(_)))?;
+    exprs.windows(2).find_map(|pair| match pair {
+        [Expr::LoadMeta(Meta::L4Protocol), Expr::Compare(Compare::Eq, value)] => value.first().copied(),
+        _ => None,
+    })
 }
 
 /// Asks for the generation of the ruleset.
@@ -190,6 +212,7 @@ pub fn read_rule(kind: u16, payload: &[u8]) -> Option<ListedRule> {
     Some(ListedRule {
         chain: find_string(attributes, 2)?.to_owned(),
         handle: find_be64(attributes, 3)?,
+        marked: find(attributes, 7) == Some(MARK),
         exprs: find(attributes, 4).map(read_list).unwrap_or_default(),
     })
 }

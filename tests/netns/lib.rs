@@ -1,0 +1,1 @@
+//! Holds the tests that need network namespaces; see `tests/`.
