@@ -1,0 +1,23 @@
+//! Error codes of the plugin, beside those of the specification in [`cni::error::code`].
+//!
+//! | Code | Meaning | Who can help |
+//! | --- | --- | --- |
+//! | 1, 4, 6, 7 | call, `CNI_ARGS` or configuration invalid | runtime or CNI list |
+//! | 5 | the kubeconfig cannot be read | the agent on this node |
+//! | 6 | the kubeconfig cannot be understood | the agent on this node |
+//! | 8 | the network namespace is the host's, or cannot be opened | runtime |
+//! | 11 | the API server cannot be reached or fails | passes by itself, or the node's network |
+//! | 100 … | see below | |
+
+/// A defect of the plugin.
+pub const INTERNAL: u32 = 100;
+/// The API server refuses the credentials (401) or what we may do with them (403).
+pub const CREDENTIALS_REFUSED: u32 = 101;
+/// The API server does not know the pod.
+pub const POD_NOT_FOUND: u32 = 102;
+/// An annotation of the pod cannot be understood or carried out.
+pub const INVALID_ANNOTATION: u32 = 103;
+/// The rules could not be set up in the pod's network namespace.
+pub const RULES: u32 = 104;
+/// The pod needs something that this version cannot do.
+pub const UNSUPPORTED: u32 = 105;

@@ -1,0 +1,12 @@
+//! Entry point; everything else is in the library.
+
+use std::process::ExitCode;
+
+use istio_cni_plugin::{ABOUT, IstioCni, config, panic};
+
+fn main() -> ExitCode {
+    panic::install();
+    let plugin = IstioCni::new(config::Environment::read());
+    let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
+    ExitCode::from(cni::dispatch::run(ABOUT, &config::variable, std::io::stdin(), &mut stdout, &mut stderr, &plugin))
+}

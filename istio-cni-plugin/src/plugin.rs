@@ -1,0 +1,39 @@
+//! The plugin as the CNI contract sees it: which verbs do what.
+//!
+//! DEL has nothing to do: the rules go with the network namespace. CHECK, GC and STATUS have the contract's default and
+//! succeed.
+
+use cni::{About, Error, Plugin, Request};
+
+use crate::add;
+use crate::config::Environment;
+use crate::pod_get::Budget;
+
+/// Who we are.
+pub const ABOUT: About = About { name: agent_api::paths::PLUGIN_NAME, version: env!("CARGO_PKG_VERSION") };
+
+/// The plugin.
+#[derive(Debug, Clone, Default)]
+pub struct IstioCni {
+    environment: Environment,
+    budget: Budget,
+}
+
+impl IstioCni {
+    /// A plugin in this environment, with the usual patience.
+    pub fn new(environment: Environment) -> Self {
+        Self { environment, budget: Budget::default() }
+    }
+
+    /// The same plugin with another patience towards the API server.
+    #[must_use]
+    pub fn with_budget(self, budget: Budget) -> Self {
+        Self { budget, ..self }
+    }
+}
+
+impl Plugin for IstioCni {
+    fn add(&self, request: &Request) -> Result<String, Error> {
+        add::add(request, &self.environment, &self.budget)
+    }
+}

@@ -1,0 +1,108 @@
+//! Trust in the API server's certificate, as the kubeconfig states it.
+
+use std::sync::Arc;
+
+use agent_api::kubeconfig::ServerTrust;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use thiserror::Error;
+
+/// Trust that cannot be established.
+#[derive(Debug, Error)]
+pub enum TrustError {
+    /// Not base64.
+    #[error("certificate-authority-data is not base64: {0}")]
+    Base64(base64::DecodeError),
+    /// Not certificates.
+    #[error("certificate-authority-data does not hold PEM certificates: {0}")]
+    Pem(String),
+    /// No set-up for TLS.
+    #[error("TLS cannot be set up: {0}")]
+    Setup(rustls::Error),
+}
+
+/// The client's side of TLS.
+pub(super) fn client_config(trust: &ServerTrust) -> Result<Arc<ClientConfig>, TrustError> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(TrustError::Setup)?;
+    let config = match trust {
+        ServerTrust::CaData(data) => builder.with_root_certificates(roots(data)?).with_no_client_auth(),
+        ServerTrust::Insecure => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider))).with_no_client_auth()
+        }
+    };
+    Ok(Arc::new(config))
+}
+
+fn roots(data: &str) -> Result<RootCertStore, TrustError> {
+    let pem = STANDARD.decode(data).map_err(TrustError::Base64)?;
+    let mut store = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let certificate = certificate.map_err(|error| TrustError::Pem(error.to_string()))?;
+        store.add(certificate).map_err(|error| TrustError::Pem(error.to_string()))?;
+    }
+    if store.is_empty() {
+        return Err(TrustError::Pem("there is none".to_owned()));
+    }
+    Ok(store)
+}
+
+/// `insecure-skip-tls-verify`: any certificate will do, but the server must own it.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_authority_that_is_none_is_refused() {
+        for data in
+            ["%%%", "", "bm8gUEVN", "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCkFBQUEKLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo="]
+        {
+            assert!(client_config(&ServerTrust::CaData(data.to_owned())).is_err(), "{data}");
+        }
+    }
+}
