@@ -12,3 +12,6 @@ pub mod state;
 
 #[cfg(feature = "apply")]
 pub mod apply;
+
+#[cfg(feature = "cli")]
+pub mod cli;

@@ -1,0 +1,7 @@
+//! The `istio-iptables` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    iptables_rules::cli::run()
+}
