@@ -11,5 +11,6 @@ pub mod envoy;
 #[cfg(feature = "node")]
 pub mod image;
 pub mod service_account;
+pub mod traffic;
 #[cfg(feature = "node")]
 pub mod work_dir;

@@ -1,0 +1,145 @@
+//! Who answers: small servers and clients that tell which program a connection really reached.
+//!
+//! Everything runs on threads of the test, inside a [`Sandbox`]. A client can act as another user: Linux keeps user ids
+//! per thread, and that is what owner matches look at.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use crate::netns::Sandbox;
+
+/// How long a client waits before it counts as refused.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// `SO_ORIGINAL_DST` and `IP6T_SO_ORIGINAL_DST`.
+const ORIGINAL_DST: i32 = 80;
+
+/// Starts a TCP server inside `sandbox` that answers every connection with `name`, the destination the client asked for,
+/// and the client's address: `NAME for 10.0.0.2:8080 from 10.0.0.3`. It ends with the test process.
+///
+/// # Panics
+/// When it cannot listen.
+pub fn serve_tcp(sandbox: &Sandbox, port: u16, name: &str) {
+    let listeners = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+    for ip in listeners {
+        let name = name.to_owned();
+        let listener = sandbox.run(|| listen_tcp(SocketAddr::new(ip, port)));
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().filter_map(Result::ok) {
+                let peer = stream.peer_addr().map(|peer| peer.ip().to_canonical().to_string()).unwrap_or_default();
+                let asked = original_destination(&stream).or_else(|| stream.local_addr().ok());
+                let asked = asked.map(|to| to.to_string()).unwrap_or_default();
+                let _ = write!(stream, "{name} for {asked} from {peer}");
+            }
+        });
+    }
+}
+
+/// Starts a UDP server of user `uid` and group `gid` inside `sandbox` that answers every packet with `name`.
+///
+/// # Panics
+/// When it cannot listen.
+pub fn serve_udp(sandbox: &Sandbox, (uid, gid): (u32, u32), address: &str, name: &str) {
+    let name = name.to_owned();
+    let socket = sandbox.run(|| {
+        // A socket belongs to who opens it.
+        become_user(uid, gid);
+        UdpSocket::bind(address).expect("a free UDP port")
+    });
+    std::thread::spawn(move || {
+        let mut buffer = [0; 512];
+        while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(name.as_bytes(), peer);
+        }
+    });
+}
+
+/// Connects from inside `sandbox` as user `uid` and group `gid`. Returns what the other side says, or why there is none.
+///
+/// # Errors
+/// "refused", "timed out" and the like.
+pub fn ask_tcp(sandbox: &Sandbox, (uid, gid): (u32, u32), to: &str) -> Result<String, String> {
+    let to: SocketAddr = to.parse().expect("an address with port");
+    sandbox.run(|| {
+        become_user(uid, gid);
+        let mut stream = TcpStream::connect_timeout(&to, PATIENCE).map_err(|error| error.kind().to_string())?;
+        stream.set_read_timeout(Some(PATIENCE)).ok();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map_err(|error| error.kind().to_string())?;
+        Ok(answer)
+    })
+}
+
+/// Sends a packet from inside `sandbox` as user `uid` and group `gid`. Returns the answer, or why there is none.
+///
+/// # Errors
+/// "refused", "timed out" and the like.
+pub fn ask_udp(sandbox: &Sandbox, (uid, gid): (u32, u32), to: &str) -> Result<String, String> {
+    let to: SocketAddr = to.parse().expect("an address with port");
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    sandbox.run(|| {
+        become_user(uid, gid);
+        let exchange = || {
+            let socket = UdpSocket::bind(any)?;
+            socket.connect(to)?;
+            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.send(b"?")?;
+            let mut buffer = [0; 512];
+            let length = socket.recv(&mut buffer)?;
+            Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+        };
+        exchange().map_err(|error: std::io::Error| error.kind().to_string())
+    })
+}
+
+/// IPv6 sockets listen on IPv6 only, so that both families can have the same port.
+fn listen_tcp(address: SocketAddr) -> TcpListener {
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt,
+    };
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+    if address.is_ipv6() {
+        setsockopt(&fd, sockopt::Ipv6V6Only, &true).expect("an IPv6 socket");
+    }
+    setsockopt(&fd, sockopt::ReuseAddr, &true).expect("a reusable address");
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).expect("a free port");
+    listen(&fd, Backlog::new(64).expect("a backlog")).expect("a listening socket");
+    TcpListener::from(fd)
+}
+
+/// Where the client wanted to go before a rule sent it here.
+fn original_destination(stream: &TcpStream) -> Option<SocketAddr> {
+    let fd = stream.as_raw_fd();
+    if stream.local_addr().ok()?.is_ipv4() {
+        let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+        get_option(fd, libc::IPPROTO_IP, &mut address)?;
+        Some(SocketAddr::new(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into(), u16::from_be(address.sin_port)))
+    } else {
+        let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+        get_option(fd, libc::IPPROTO_IPV6, &mut address)?;
+        Some(SocketAddr::new(Ipv6Addr::from(address.sin6_addr.s6_addr).into(), u16::from_be(address.sin6_port)))
+    }
+}
+
+fn get_option<T>(fd: i32, level: i32, value: &mut T) -> Option<()> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the pointer and length describe `value`.
+    let result = unsafe { libc::getsockopt(fd, level, ORIGINAL_DST, (value as *mut T).cast(), &mut length) };
+    (result == 0).then_some(())
+}
+
+/// Changes user and group of this thread only; the C library's functions would change the whole process.
+fn become_user(uid: u32, gid: u32) {
+    // SAFETY: plain numbers; the calls change nothing but this thread's credentials.
+    let results = unsafe {
+        [
+            libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()),
+            libc::syscall(libc::SYS_setresgid, gid, gid, gid),
+            libc::syscall(libc::SYS_setresuid, uid, uid, uid),
+        ]
+    };
+    assert_eq!(results, [0, 0, 0], "this test needs root");
+}
