@@ -1,0 +1,78 @@
+//! The main loop: look at the node, put it in order, wait for a change.
+//!
+//! One task; passes run beside it because they block on the disk. It ends with a signal and nothing else.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::task::JoinError;
+
+use crate::config::Config;
+use crate::health::{self, Health};
+use crate::install::pass::{Installer, QUICK_LOOK};
+use crate::shutdown::clean_up;
+use crate::watch::Watch;
+
+/// Why the agent ended badly.
+#[derive(Debug, Error)]
+pub enum AppError {
+    /// A bug: a pass panicked.
+    #[error("a pass over the node ended unexpectedly: {0}")]
+    Pass(#[from] JoinError),
+}
+
+/// The agent of one node.
+#[derive(Debug)]
+pub struct App {
+    config: Arc<Config>,
+    health: Arc<Health>,
+}
+
+impl App {
+    /// With settings that were checked.
+    pub fn new(config: Config) -> Self {
+        Self { config: Arc::new(config), health: Arc::new(Health::default()) }
+    }
+
+    /// What is known about the node; shared with the running agent.
+    pub fn health(&self) -> Arc<Health> {
+        Arc::clone(&self.health)
+    }
+
+    /// Keeps the node installed until `end` is ready, then uninstalls. `bound` is told where health is served.
+    ///
+    /// # Errors
+    /// [`AppError`]; the node is then left as it is.
+    pub async fn run<T>(
+        self,
+        end: impl Future<Output = T>,
+        bound: impl Fn(SocketAddr) + Send + 'static,
+    ) -> Result<T, AppError> {
+        let serving = tokio::spawn(health::serve(self.health(), self.config.health, bound));
+        let dirs = &self.config.dirs;
+        let watched = dirs.binaries_to.iter().chain([&dirs.cni, &dirs.service_account]).cloned();
+        let mut watch = Watch::new(watched);
+        let mut installer = Installer::new(Arc::clone(&self.config), self.health());
+        tokio::pin!(end);
+        let ended = loop {
+            let sees_all = watch.arm();
+            let (next, back) = tokio::task::spawn_blocking(move || (installer.pass(), installer)).await?;
+            installer = back;
+            self.health.turn();
+            let pause = if sees_all { next } else { next.min(QUICK_LOOK) };
+            tokio::select! {
+                biased;
+                ended = &mut end => break ended,
+                () = watch.changed() => {}
+                () = tokio::time::sleep(pause.max(Duration::from_millis(10))) => {}
+            }
+        };
+        self.health.not_ready("the agent is ending");
+        let config = Arc::clone(&self.config);
+        tokio::task::spawn_blocking(move || clean_up(&config)).await?;
+        serving.abort();
+        Ok(ended)
+    }
+}

@@ -1,0 +1,147 @@
+//! Everything the agent was told, checked, in one place.
+//!
+//! Made by `args` from flags and environment, and by tests directly; nothing else reads the environment. The paths
+//! that Istio fixes are constants here, so that only tests use others.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use agent_api::PluginConfig;
+use agent_api::paths::DEFAULT_RUN_DIR;
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use crate::install::kubeconfig::Source;
+
+/// Where the image has the binaries.
+pub const BINARIES_FROM: &str = "/opt/cni/bin";
+/// Where the node's directory of CNI plugins is mounted.
+pub const BINARIES_TO: &str = "/host/opt/cni/bin";
+/// Where the node's CNI configuration directory is mounted, unless told otherwise.
+pub const CNI_DIR: &str = "/host/etc/cni/net.d";
+/// Where kubelet mounts token and CA certificates.
+pub const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Port of `/healthz` and `/readyz`.
+pub const HEALTH_PORT: u16 = 8000;
+/// Version of the stand-alone configuration file.
+const STANDALONE_VERSION: &str = "0.3.1";
+
+/// A setting that cannot be worked with. The process ends and touches nothing.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum ConfigError {
+    /// A path is needed.
+    #[error("{name} is {value:?}, but an absolute path is needed")]
+    NotAbsolute {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// A bare file name is needed.
+    #[error("CNI_CONF_NAME is {0:?}, but a file name without directories is needed")]
+    NotAName(String),
+    /// Ambient mode.
+    #[error(
+        "AMBIENT_ENABLED is true, but this version has no ambient mode: pods of ambient namespaces would stay outside \
+         the mesh without a word. Set ambient.enabled to false, or use Istio's own CNI agent"
+    )]
+    Ambient,
+    /// The API server is not known, and cannot become known while the process runs.
+    #[error("{0}")]
+    NoApiServer(String),
+}
+
+/// Directories, as this process sees them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dirs {
+    /// The image's binaries.
+    pub binaries_from: PathBuf,
+    /// The node's directories of CNI plugins.
+    pub binaries_to: Vec<PathBuf>,
+    /// The node's CNI configuration directory.
+    pub cni: PathBuf,
+    /// Token and CA certificates.
+    pub service_account: PathBuf,
+    /// Run directory; the node sees it under the same path.
+    pub run: PathBuf,
+}
+
+impl Default for Dirs {
+    fn default() -> Self {
+        Self {
+            binaries_from: BINARIES_FROM.into(),
+            binaries_to: vec![BINARIES_TO.into()],
+            cni: CNI_DIR.into(),
+            service_account: SERVICE_ACCOUNT_DIR.into(),
+            run: DEFAULT_RUN_DIR.into(),
+        }
+    }
+}
+
+/// The agent's settings.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Directories.
+    pub dirs: Dirs,
+    /// The file to work on, if the user names one.
+    pub conf_name: Option<String>,
+    /// Join an existing configuration, or write one of our own.
+    pub chained: bool,
+    /// Mode of configuration files that we create.
+    pub conf_mode: u32,
+    /// Mode of the kubeconfig.
+    pub kubeconfig_mode: u32,
+    /// Where the kubeconfig's parts come from.
+    pub kubeconfig: Source,
+    /// The plugin's settings.
+    pub plugin: PluginConfig,
+    /// Where `/healthz` and `/readyz` are served.
+    pub health: SocketAddr,
+}
+
+impl Config {
+    /// Looks for settings that cannot work.
+    ///
+    /// # Errors
+    /// [`ConfigError`], the first that applies.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.plugin.ambient_enabled {
+            return Err(ConfigError::Ambient);
+        }
+        absolute("MOUNTED_CNI_NET_DIR", &self.dirs.cni)?;
+        absolute("CNI_AGENT_RUN_DIR", &self.dirs.run)?;
+        if let Some(name) = self.conf_name.as_deref().filter(|name| name.contains('/') || matches!(*name, "." | "..")) {
+            return Err(ConfigError::NotAName(name.to_owned()));
+        }
+        for (value, name) in [(&self.kubeconfig.host, "HOST"), (&self.kubeconfig.port, "PORT")] {
+            if value.is_empty() {
+                let text = format!(
+                    "KUBERNETES_SERVICE_{name} is not set, so the API server is not known; is this running in a pod?"
+                );
+                return Err(ConfigError::NoApiServer(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// The plugin's element inside a list.
+    pub fn element(&self) -> Map<String, Value> {
+        // Numbers that JSON cannot express are the only possible error, and there is none.
+        self.plugin.element(None).unwrap_or_default()
+    }
+
+    /// The whole file of stand-alone mode.
+    pub fn standalone_text(&self) -> String {
+        let element = Value::Object(self.plugin.element(Some(STANDALONE_VERSION)).unwrap_or_default());
+        format!("{element:#}\n")
+    }
+}
+
+/// Items of a comma list, without white space and empty ones.
+pub fn comma_list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
+
+fn absolute(name: &'static str, path: &Path) -> Result<(), ConfigError> {
+    if path.is_absolute() { Ok(()) } else { Err(ConfigError::NotAbsolute { name, value: path.display().to_string() }) }
+}

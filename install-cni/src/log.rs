@@ -1,0 +1,261 @@
+//! The agent's log: one line per event, as text or as JSON with Istio's keys.
+//!
+//! Levels come as Istio's list `[scope:]level,…`. All that is logged here has the scope `cni-agent`; what is asked for
+//! `cni-plugin` goes into the plugin's configuration. A level without scope holds for both unless they are named.
+
+use std::fmt::{self, Write};
+use std::io;
+
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::fmt::{FmtContext, fmt};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Scope of everything this process logs.
+const SCOPE: &str = "cni-agent";
+/// Scope whose level the plugin gets.
+const PLUGIN_SCOPE: &str = "cni-plugin";
+const DEFAULT_LEVEL: &str = "info";
+
+/// How to log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogOptions {
+    /// Level of this process, as a word.
+    pub level: String,
+    /// Level for the plugin, as a word.
+    pub plugin_level: String,
+    /// JSON lines.
+    pub json: bool,
+    /// To stderr instead of stdout.
+    pub stderr: bool,
+    /// What could not be understood.
+    pub problems: Vec<String>,
+}
+
+impl LogOptions {
+    /// From the flags: a comma list of levels, JSON or not, and targets.
+    pub fn new(levels: &str, json: bool, targets: &[String]) -> Self {
+        let mut options = Self {
+            level: DEFAULT_LEVEL.to_owned(),
+            plugin_level: DEFAULT_LEVEL.to_owned(),
+            json,
+            stderr: targets.iter().any(|target| target == "stderr"),
+            problems: Vec::new(),
+        };
+        options.take_levels(levels);
+        for target in targets.iter().filter(|target| !["stdout", "stderr"].contains(&target.as_str())) {
+            options.problems.push(format!("log target {target} is not supported; stdout and stderr are"));
+        }
+        options
+    }
+
+    /// Starts logging. To be called once.
+    pub fn start(&self) {
+        let writer = if self.stderr { BoxMakeWriter::new(io::stderr) } else { BoxMakeWriter::new(io::stdout) };
+        let filter = match self.level.as_str() {
+            "debug" => LevelFilter::DEBUG,
+            "warn" => LevelFilter::WARN,
+            "error" | "fatal" => LevelFilter::ERROR,
+            "none" => LevelFilter::OFF,
+            _ => LevelFilter::INFO,
+        };
+        let subscriber =
+            fmt().with_max_level(filter).with_writer(writer).event_format(Line { json: self.json }).finish();
+        if tracing::subscriber::set_global_default(subscriber).is_ok() {
+            for problem in &self.problems {
+                tracing::error!(cause = problem, "log setting ignored");
+            }
+        }
+    }
+
+    /// Applied from left to right up to the first unknown level, as Istio does.
+    fn take_levels(&mut self, levels: &str) {
+        let items: Vec<_> = levels.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
+        let named =
+            |scope: &str| items.iter().any(|item| item.strip_prefix(scope).is_some_and(|rest| rest.starts_with(':')));
+        let (agent_named, plugin_named) = (named(SCOPE), named(PLUGIN_SCOPE));
+        for item in &items {
+            let (scope, level) = item.split_once(':').unwrap_or(("", item));
+            if !["debug", "info", "warn", "error", "fatal", "none"].contains(&level) {
+                self.problems.push(format!("unknown log level {item:?}; it and what follows it is ignored"));
+                return;
+            }
+            let everyone = scope == "all";
+            if everyone || scope == SCOPE || ["", "default"].contains(&scope) && !agent_named {
+                level.clone_into(&mut self.level);
+            }
+            if everyone || scope == PLUGIN_SCOPE || scope.is_empty() && !plugin_named {
+                level.clone_into(&mut self.plugin_level);
+            }
+        }
+    }
+}
+
+/// One event, one line.
+struct Line {
+    json: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Line
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warn",
+            Level::INFO => "info",
+            Level::DEBUG | Level::TRACE => "debug",
+        };
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        if self.json {
+            let mut line = Map::new();
+            for (key, value) in [("level", level), ("time", &time), ("scope", SCOPE), ("msg", &fields.message)] {
+                line.insert(key.to_owned(), value.into());
+            }
+            line.extend(fields.labels);
+            return writeln!(writer, "{}", Value::Object(line));
+        }
+        write!(writer, "{time}\t{level}\t{SCOPE}\t{}", one_line(&fields.message))?;
+        for (key, value) in fields.labels {
+            match value {
+                Value::String(text) => write!(writer, "\t{key}={}", one_line(&text))?,
+                other => write!(writer, "\t{key}={other}")?,
+            }
+        }
+        writeln!(writer)
+    }
+}
+
+/// File names and error texts come from outside; a line break in one must not look like another event.
+fn one_line(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut line, c| {
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+        line
+    })
+}
+
+#[derive(Default)]
+struct Fields {
+    message: String,
+    labels: Map<String, Value>,
+}
+
+impl Fields {
+    fn put(&mut self, field: &Field, value: Value) {
+        match (field.name(), value) {
+            ("message", Value::String(message)) => self.message = message,
+            (name, value) => {
+                self.labels.insert(name.to_owned(), value);
+            }
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = write!(text, "{value:?}");
+        self.put(field, text.into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn levels(list: &str) -> (String, String) {
+        let options = LogOptions::new(list, false, &[]);
+        (options.level, options.plugin_level)
+    }
+
+    #[test]
+    fn levels_go_to_the_scopes_they_are_meant_for() {
+        for (list, agent, plugin) in [
+            ("", "info", "info"),
+            ("debug", "debug", "debug"),
+            ("default:info,cni-plugin:debug", "info", "debug"),
+            ("cni-agent:warn,debug", "warn", "debug"),
+            ("default:error", "error", "info"),
+            ("all:none", "none", "none"),
+            ("grpc:debug,unknown:warn", "info", "info"),
+        ] {
+            assert_eq!(levels(list), (agent.to_owned(), plugin.to_owned()), "{list}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_level_stops_the_list_and_is_told() {
+        let options = LogOptions::new("warn,default:loud,debug", false, &["/var/log/x".to_owned()]);
+        assert_eq!(options.level, "warn");
+        assert_eq!(options.problems.len(), 2);
+    }
+
+    #[derive(Clone, Default)]
+    struct Buffer(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl io::Write for Buffer {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn line(json: bool) -> String {
+        let buffer = Buffer::default();
+        let writer = buffer.clone();
+        let subscriber = fmt().with_writer(move || writer.clone()).event_format(Line { json }).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(path = %"a\nb", count = 2, "file \"x\"");
+        });
+        let bytes = buffer.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn lines_have_istios_keys_and_cannot_be_forged() {
+        let json: Value = serde_json::from_str(&line(true)).unwrap();
+        assert_eq!(
+            (&json["level"], &json["scope"], &json["msg"]),
+            (&"warn".into(), &SCOPE.into(), &"file \"x\"".into())
+        );
+        assert_eq!((&json["path"], &json["count"]), (&"a\nb".into(), &2.into()));
+        let time = json["time"].as_str().unwrap();
+        assert!(time.len() == 27 && time.ends_with('Z') && time.as_bytes()[19] == b'.', "{time}");
+        let text = line(false);
+        assert!(text.ends_with("\twarn\tcni-agent\tfile \"x\"\tpath=a\\nb\tcount=2\n"), "{text}");
+    }
+}
