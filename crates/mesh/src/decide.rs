@@ -70,12 +70,12 @@ pub enum Decision {
 }
 
 /// Decides what names alone can decide. `agent_namespace` is where the agent runs; empty when that is not known, and
-/// then no pod is the agent's. `excluded` holds namespaces, compared exactly.
+/// then no pod of a cluster is the agent's. `excluded` holds namespaces, compared exactly.
 pub fn decide_by_name(name: &str, namespace: &str, agent_namespace: &str, excluded: &[String]) -> Option<SkipReason> {
-    if name.is_empty() || namespace.is_empty() {
-        Some(SkipReason::NotKubernetes)
-    } else if namespace == agent_namespace && name.starts_with(AGENT_POD_PREFIX) {
+    if namespace == agent_namespace && name.starts_with(AGENT_POD_PREFIX) {
         Some(SkipReason::SelfAgentPod)
+    } else if name.is_empty() || namespace.is_empty() {
+        Some(SkipReason::NotKubernetes)
     } else if excluded.iter().any(|excluded| excluded == namespace) {
         Some(SkipReason::NamespaceExcluded)
     } else {
@@ -161,7 +161,8 @@ mod tests {
         assert_eq!(ask("istio-cni-node-x1", "kube-system", "kube-system"), Some(SkipReason::SelfAgentPod));
         assert_eq!(ask("istio-cni-node-x1", "shop", "istio-system"), None);
         assert_eq!(ask("istiod-1", "istio-system", "istio-system"), None);
-        assert_eq!(ask("istio-cni-node-x1", "", ""), Some(SkipReason::NotKubernetes));
+        assert_eq!(ask("istio-cni-node-x1", "", "istio-system"), Some(SkipReason::NotKubernetes));
+        assert_eq!(ask("istio-cni-node-x1", "shop", ""), None);
         assert_eq!(ask("web", "kube-system", ""), Some(SkipReason::NamespaceExcluded));
         assert_eq!(ask("web", "kube-system-2", ""), None);
     }

@@ -1,10 +1,76 @@
-//! `sidecar/`: rule sets as iptables text.
+//! `sidecar/`: rule sets as iptables text, and the small functions below them.
 
-use iptables_rules::config::options::Options;
+use std::net::IpAddr;
+
+use iptables_rules::config::detect::local_address;
+use iptables_rules::config::options::{Options, loopback_v4, owner_groups};
+use iptables_rules::config::values::{Cidr, Selection};
 use iptables_rules::config::{HostFacts, Settings};
 use iptables_rules::plan::sidecar;
 use iptables_rules::render::iptables::restore;
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use crate::cases::Case;
+use crate::{Outcome, expect, pending};
+
+/// Runs one case.
+#[must_use]
+pub fn run(case: &Case) -> Outcome {
+    let data = &case.data;
+    let iptables = data["backend"] == "iptables";
+    let tproxy = data["config"]["istio-inbound-interception-mode"] == "TPROXY";
+    match case.kind.as_str() {
+        "rules" | "cni-pod" if !iptables => Outcome::Pending("sidecar/rules, native nftables".to_owned()),
+        "rules" | "cni-pod" if tproxy => Outcome::Pending("sidecar/rules, TPROXY".to_owned()),
+        "rules" => check(data).into(),
+        "cni-pod" => check(data).and_then(|()| crate::plugin::maps_to(data)).into(),
+        "unit" => unit(data).unwrap_or_else(|| {
+            Outcome::Pending(format!("sidecar/unit, {}", data["unit"].as_str().unwrap_or("?")))
+        }),
+        _ => pending(case),
+    }
+}
+
+/// Runs a case about one function; `None` when that function is not ours yet.
+fn unit(data: &Value) -> Option<Outcome> {
+    let cases = data["input"]["cases"].as_array();
+    let each = |judge: &dyn Fn(&Value) -> Value| cases.into_iter().flatten().map(judge).collect::<Vec<Value>>();
+    let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    let (want, got) = match data["unit"].as_str()? {
+        "local-ip" => (data["expected"].clone(), local_ip(&data["input"])),
+        "cidr-split" => (data["expected"]["results"].clone(), each(&cidr_split).into()),
+        "validate-loopback-cidr" => {
+            let valid = |value: &Value| loopback_v4(value.as_str().unwrap_or_default()).is_ok().into();
+            (data["expected"]["valid"].clone(), each(&valid).into())
+        }
+        "validate-owner-groups" => {
+            let valid = |value: &Value| owner_groups(&text(value, "include"), &text(value, "exclude")).is_ok().into();
+            (data["expected"]["valid"].clone(), each(&valid).into())
+        }
+        _ => return None,
+    };
+    Some(expect("result", &want, &got).into())
+}
+
+/// The command hands addresses over with IPv4 first, as the kernel lists them.
+fn local_ip(input: &Value) -> Value {
+    let mut addresses: Vec<IpAddr> =
+        lines(&input["interface_addresses"]).iter().filter_map(|address| address.parse().ok()).collect();
+    addresses.sort_by_key(IpAddr::is_ipv6);
+    match local_address(&addresses, input["dual_stack"] == true) {
+        Ok(found) => json!({"ipv6_enabled": found.ipv6, "host_ip": found.host.to_string()}),
+        Err(error) => json!({"error": error.to_string()}),
+    }
+}
+
+fn cidr_split(list: &Value) -> Value {
+    let selected = Selection::parse(list.as_str().unwrap_or_default(), str::parse::<Cidr>);
+    let Ok(selected) = selected else { return json!("error") };
+    let of = |v4: bool| -> Vec<String> {
+        selected.listed().iter().filter(|cidr| cidr.address.is_ipv4() == v4).map(Cidr::to_string).collect()
+    };
+    json!({"wildcard": selected == Selection::All, "v4": of(true), "v6": of(false)})
+}
 
 /// The settings of a case's `config` and `env`.
 ///
@@ -73,7 +139,7 @@ pub fn facts(case: &Value) -> HostFacts {
     }
 }
 
-/// Runs one case of kind `rules` or `cni-pod` strictly: the text must be equal line by line.
+/// Compares the rules of a case strictly: the text must be equal line by line.
 ///
 /// # Errors
 /// What was expected and what came out.
