@@ -1,0 +1,124 @@
+//! Rules in real network namespaces. Needs root; see `testkit::netns::available`.
+
+use testkit::netns::{Sandbox, available};
+
+use crate::call::{Node, api_with, plain_pod, sidecar_pod};
+
+fn sandbox(node: &mut Node) -> Sandbox {
+    let sandbox = Sandbox::with_addresses(&["10.0.0.2/24"]);
+    node.set("CNI_NETNS", &sandbox.path().display().to_string());
+    sandbox
+}
+
+#[test]
+fn an_injected_pod_is_redirected_without_any_program_of_the_host() {
+    if !available() {
+        return;
+    }
+    let api = api_with(sidecar_pod(&[("traffic.sidecar.istio.io/excludeInboundPorts", "3306")]));
+    let mut node = Node::with_agent(&api);
+    let sandbox = sandbox(&mut node);
+    assert_eq!(node.call().reason(&node.prev_result()), "");
+    let rules = sandbox.saved_rules();
+    for rule in [
+        "-A ISTIO_INBOUND -p tcp -m tcp --dport 3306 -j RETURN",
+        "-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001",
+    ] {
+        assert!(rules.contains(rule), "{rule} is not in\n{rules}");
+    }
+    // The runtime may try the same sandbox again.
+    assert_eq!(node.call().exit, 0);
+    assert_eq!(sandbox.saved_rules(), rules);
+}
+
+#[test]
+fn a_pod_outside_the_mesh_gets_no_rules() {
+    if !available() {
+        return;
+    }
+    let api = api_with(plain_pod());
+    let mut node = Node::with_agent(&api);
+    let sandbox = sandbox(&mut node);
+    let before = sandbox.saved_rules();
+    assert_eq!(node.call().reason(&node.prev_result()), "no-istio-proxy");
+    assert_eq!(sandbox.saved_rules(), before);
+}
+
+#[test]
+fn what_cannot_be_programmed_names_its_annotation_and_leaves_nothing_behind() {
+    if !available() {
+        return;
+    }
+    for (annotation, value, code) in [
+        ("traffic.sidecar.istio.io/excludeInboundPorts", "*", 103),
+        ("traffic.sidecar.istio.io/excludeOutboundPorts", "*", 103),
+        ("sidecar.istio.io/interceptionMode", "TPROXY", 105),
+    ] {
+        let api = api_with(sidecar_pod(&[(annotation, value)]));
+        let mut node = Node::with_agent(&api);
+        let sandbox = sandbox(&mut node);
+        let before = sandbox.saved_rules();
+        let (got, message) = node.call().error();
+        assert!(got == code && message.contains(annotation), "{got} {message}");
+        assert_eq!(sandbox.saved_rules(), before, "{annotation}");
+    }
+}
+
+#[test]
+fn a_namespace_without_an_address_is_told() {
+    if !available() {
+        return;
+    }
+    let api = api_with(sidecar_pod(&[]));
+    let mut node = Node::with_agent(&api);
+    let sandbox = Sandbox::new();
+    node.set("CNI_NETNS", &sandbox.path().display().to_string());
+    let (code, message) = node.call().error();
+    assert!(code == 104 && message.contains("address"), "{code} {message}");
+}
+
+#[test]
+fn owner_groups_of_the_runtimes_environment_count() {
+    if !available() {
+        return;
+    }
+    let api = api_with(sidecar_pod(&[]));
+    let mut node = Node::with_agent(&api);
+    let sandbox = sandbox(&mut node);
+    node.set("ISTIO_OUTBOUND_OWNER_GROUPS", "7");
+    node.set("PROXY_UID", "99");
+    assert_eq!(node.call().exit, 0);
+    let rules = sandbox.saved_rules();
+    assert!(rules.contains("! --gid-owner 7 -j RETURN") && !rules.contains("--uid-owner 99"), "{rules}");
+}
+
+#[test]
+fn the_hosts_own_namespace_is_never_touched() {
+    if !available() {
+        return;
+    }
+    // A sandbox of the test's plays the host: if this goes wrong, nothing of value is hit.
+    let host = Sandbox::with_addresses(&["10.0.0.1/24"]);
+    let api = host.run(|| api_with(sidecar_pod(&[])));
+    let mut node = Node::with_agent(&api);
+    node.set("CNI_NETNS", "/proc/self/ns/net");
+    let before = host.saved_rules();
+
+    let (code, message) = host.run(|| node.call()).error();
+    assert!(code == 8 && message.contains("/proc/self/ns/net"), "{code} {message}");
+    assert_eq!(api.requests(), [], "refused before anything else");
+    // The override is for pods that are left alone.
+    for overridden in ["1", "TRUE"] {
+        node.set("CNI_NETNS_OVERRIDE", overridden);
+        assert_eq!(host.run(|| node.call()).error().0, 8);
+    }
+    assert_eq!(host.saved_rules(), before);
+
+    api.set_pod("shop", "web", plain_pod());
+    assert_eq!(host.run(|| node.call()).reason(&node.prev_result()), "no-istio-proxy");
+    node.unset("CNI_NETNS_OVERRIDE");
+    assert_eq!(host.run(|| node.call()).error().0, 8);
+    // The agent is let through in any case: without it the node cannot heal.
+    node.pod("istio-system", "istio-cni-node-x");
+    assert_eq!(host.run(|| node.call()).reason(&node.prev_result()), "self-agent-pod");
+}
