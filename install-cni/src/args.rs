@@ -54,9 +54,9 @@ macro_rules! flags {
     (strings { $($string:ident = $string_name:literal),* $(,)? } bools { $($bool:ident = $bool_name:literal),* $(,)? } ints { $($int:ident = $int_name:literal),* $(,)? }) => {
         #[derive(Debug, Default, ClapArgs)]
         struct InstallFlags {
-            $(#[arg(long = $string_name)] $string: Option<String>,)*
-            $(#[arg(long = $bool_name, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = flag_bool)] $bool: Option<bool>,)*
-            $(#[arg(long = $int_name, value_parser = flag_int, allow_hyphen_values = true)] $int: Option<i64>,)*
+            $(#[arg(long = $string_name, overrides_with = stringify!($string))] $string: Option<String>,)*
+            $(#[arg(long = $bool_name, overrides_with = stringify!($bool), num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = flag_bool)] $bool: Option<bool>,)*
+            $(#[arg(long = $int_name, overrides_with = stringify!($int), value_parser = flag_int, allow_hyphen_values = true)] $int: Option<i64>,)*
         }
 
         impl InstallFlags {
@@ -115,10 +115,10 @@ flags! {
 #[derive(Debug, Default, ClapArgs)]
 struct LogFlags {
     /// Comma list of [scope:]level; levels: debug, info, warn, error, fatal, none.
-    #[arg(long = "log_output_level", default_value = "")]
+    #[arg(long = "log_output_level", default_value = "", overrides_with = "output_level")]
     output_level: String,
     /// JSON lines instead of text.
-    #[arg(long = "log_as_json", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = flag_bool)]
+    #[arg(long = "log_as_json", overrides_with = "as_json", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = flag_bool)]
     as_json: Option<bool>,
     /// stdout or stderr.
     #[arg(long = "log_target")]
@@ -273,7 +273,8 @@ impl Args {
     }
 
     fn notes(&self, variable: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
-        let set = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
+        // What is switched off has no effect anywhere.
+        let set = |name: &str| variable(name).is_some_and(|value| !value.is_empty() && flag_bool(&value) != Ok(false));
         let mut names: Vec<_> = self.install.given();
         names.retain(|name| FLAGS_WITHOUT_EFFECT.contains(name));
         let mut names: Vec<_> = names.into_iter().map(|name| format!("--{name}")).collect();

@@ -44,6 +44,11 @@ fn a_flag_wins_over_the_environment_and_an_empty_variable_counts() {
     assert_eq!(run(&["--kubeconfig-mode", "0640"], &environment).config.kubeconfig_mode, 0o640);
     assert_eq!(run(&[], &[("KUBECONFIG_MODE", "0o400")]).config.kubeconfig_mode, 0o400);
     assert_eq!(run(&[], &[("CNI_CONF_GROUP_READ", "1")]).config.conf_mode, 0o640);
+    assert!(
+        run(&["--skip-tls-verify=false", "--skip-tls-verify"], &[]).config.kubeconfig.ca_file.is_none(),
+        "the last wins"
+    );
+    assert!(run(&["--log_output_level=info", "--log_output_level=debug", "--log_as_json"], &[]).log.level == "debug");
 }
 
 #[test]
@@ -62,6 +67,7 @@ fn settings_of_istio_that_do_nothing_yet_are_accepted_and_named() {
             ("AMBIENT_IPV6", "true"),
             ("ISTIO_OWNED_CNI_CONFIG", "true"),
             ("REPAIR_NODE_NAME", ""),
+            ("AMBIENT_DNS_CAPTURE", "false"),
         ],
     );
     assert_eq!(config.check(), Ok(()));

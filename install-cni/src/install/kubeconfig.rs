@@ -91,7 +91,11 @@ pub fn plan(path: &Path, have: Option<&Content>, wanted: &str, mode: u32) -> Opt
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, FileError> {
-    let missing = || FileError::Io { action: "read", path: path.to_owned(), source: io::ErrorKind::NotFound.into() };
+    let missing = || FileError::Io {
+        action: "read",
+        path: path.to_owned(),
+        source: io::Error::new(io::ErrorKind::NotFound, "there is no such file"),
+    };
     Ok(file::read(path, LIMIT)?.ok_or_else(missing)?.bytes)
 }
 

@@ -18,7 +18,9 @@ use self::reports::Reports;
 use super::choose::{Choice, STANDALONE_NAME, choose_in};
 use super::directory::{Directory, DirectoryError};
 use super::discover;
+use super::edit::EditError;
 use super::hint::hint;
+use super::plan::PlanError;
 use super::rival::Rival;
 use super::steps::{Step, StepError};
 use super::{binaries, kubeconfig, plan};
@@ -70,11 +72,15 @@ impl Installer {
 
     /// Does one pass and returns after which time the next one is due if nothing happens before.
     pub fn pass(&mut self) -> Duration {
-        let parts = [
-            ("binaries", self.install_binaries()),
-            ("kubeconfig", self.write_kubeconfig()),
-            ("list", self.edit_list()),
-        ];
+        let binaries = self.install_binaries();
+        let kubeconfig = self.write_kubeconfig();
+        let list = if matches!(binaries, Part::Done) || self.plugin_is_usable() {
+            self.edit_list()
+        } else {
+            // A list that names a plugin which cannot run stops every pod of the node.
+            Part::Waiting("the CNI list is not touched before the plugin is there".to_owned())
+        };
+        let parts = [("binaries", binaries), ("kubeconfig", kubeconfig), ("list", list)];
         let mut missing = Vec::new();
         let mut next = SLOW_LOOK;
         let mut failed = false;
@@ -124,6 +130,10 @@ impl Installer {
         }
     }
 
+    fn plugin_is_usable(&self) -> bool {
+        self.config.dirs.binaries_to.iter().all(|target| binaries::plugin_is_usable(target))
+    }
+
     /// A changed token is no reason to be unready: the node works with the old one until this is done.
     fn write_kubeconfig(&mut self) -> Part {
         let run_dir = &self.config.dirs.run;
@@ -155,12 +165,9 @@ impl Installer {
     /// `None` when something was changed, so that it has to be looked at again.
     fn edit_list_once(&mut self) -> Option<Part> {
         let dirs = &self.config.dirs;
-        let usable = dirs.binaries_to.iter().all(|target| binaries::plugin_is_usable(target));
-        if !usable || !paths::kubeconfig(&dirs.run).exists() {
-            // A list that names a plugin which cannot run stops every pod of the node.
-            return Some(Part::Waiting(
-                "the CNI list is not touched before plugin and kubeconfig are there".to_owned(),
-            ));
+        if !paths::kubeconfig(&dirs.run).exists() {
+            // Without it every pod of the mesh would be refused.
+            return Some(Part::Waiting("the CNI list is not touched before the kubeconfig is there".to_owned()));
         }
         let directory = match Directory::observe(&dirs.cni, self.config.conf_name.as_deref()) {
             Ok(directory) => directory,
@@ -172,7 +179,7 @@ impl Installer {
         };
         let (name, steps) = match self.plan(&directory) {
             Ok(planned) => planned,
-            Err(reason) => return Some(Part::Waiting(reason)),
+            Err(part) => return Some(part),
         };
         if let Err(error) = file::remove_stale(&directory.path.join(&name)) {
             tracing::debug!(%error, "left-over temporary files stay");
@@ -199,28 +206,28 @@ impl Installer {
     }
 
     /// The file to work on and what to do, or why nothing can be done.
-    fn plan(&mut self, directory: &Directory) -> Result<(String, Vec<Step>), String> {
+    fn plan(&mut self, directory: &Directory) -> Result<(String, Vec<Step>), Part> {
         let config = Arc::clone(&self.config);
         let conf_name = config.conf_name.as_deref();
         if !self.config.chained {
             let name = conf_name.unwrap_or(STANDALONE_NAME);
             let text = self.config.standalone_text();
             let steps = plan::standalone(directory, name, &text, self.config.conf_mode);
-            return Ok((name.to_owned(), steps.map_err(|error| error.to_string())?));
+            return Ok((name.to_owned(), steps.map_err(refused)?));
         }
         if conf_name.is_none() {
             let found = discover::find(directory);
             for skipped in &found.skipped {
                 self.reports.skipped(&skipped.name, &skipped.reason);
             }
-            self.wait_for_the_writer(&found)?;
+            self.wait_for_the_writer(&found).map_err(Part::Waiting)?;
         }
         let name = match choose_in(directory, conf_name) {
             Choice::File(path) => path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned(),
-            Choice::Wait(reason) => return Err(reason),
+            Choice::Wait(reason) => return Err(Part::Waiting(reason)),
         };
         let element = Value::Object(self.config.element());
-        let steps = plan::chained(directory, &name, &element).map_err(|error| error.to_string())?;
+        let steps = plan::chained(directory, &name, &element).map_err(refused)?;
         Ok((name, steps))
     }
 
@@ -245,6 +252,14 @@ impl Installer {
             tracing::info!(path = %directory.join(name).display(), "the node is installed: our plugin is in the CNI configuration");
             self.current = Some(name.to_owned());
         }
+    }
+}
+
+/// A file that is not complete JSON is probably being written; everything else needs a person.
+fn refused(error: PlanError) -> Part {
+    match error {
+        PlanError::Edit { source: EditError::NotJson(_), .. } => Part::Waiting(error.to_string()),
+        _ => Part::Failed(error.to_string()),
     }
 }
 
