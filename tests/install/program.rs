@@ -1,0 +1,140 @@
+//! The program itself: its exit codes, and one life in a root directory of its own with Istio's fixed paths.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+mod node;
+mod own_mounts;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use node::{LIST, PLUGIN, eventually};
+use own_mounts::{run, unshare};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_install-cni");
+
+fn output(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    Command::new(PROGRAM).args(arguments).env_clear().envs(environment.iter().copied()).output().unwrap()
+}
+
+#[test]
+fn wrong_usage_ends_with_1_and_help_and_version_with_0() {
+    for arguments in [&["surplus"][..], &["--kubeconfig-mode=rw"], &["--nonsense"]] {
+        let output = output(arguments, &[]);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(!output.stderr.is_empty() && output.stdout.is_empty());
+    }
+    for arguments in [&["--help"][..], &["version"], &["version", "--short"], &["version", "-o", "yaml"]] {
+        let output = output(arguments, &[]);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(!output.stdout.is_empty() && output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn settings_that_cannot_work_end_with_1_and_a_sentence() {
+    let pod = [("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
+    for (more, word) in [
+        (("AMBIENT_ENABLED", "true"), "ambient"),
+        (("CNI_CONF_NAME", "a/b"), "CNI_CONF_NAME"),
+        (("KUBERNETES_SERVICE_PORT", ""), "KUBERNETES_SERVICE_PORT"),
+    ] {
+        let output = output(&[], &[pod[0], pod[1], more]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{more:?}");
+        assert!(text.contains("\terror\t") && text.contains(word), "{text}");
+    }
+}
+
+/// The directories of the node and of the pod below `root`, as the chart mounts them.
+fn set_up(root: &Path) {
+    let account = root.join("var/run/secrets/kubernetes.io/serviceaccount");
+    for dir in ["opt/cni/bin", "host/opt/cni/bin", "host/etc/cni/net.d"] {
+        std::fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    std::fs::create_dir_all(account.join("..1")).unwrap();
+    std::fs::write(account.join("..1/token"), "secret-1").unwrap();
+    std::fs::write(account.join("..1/ca.crt"), "CA").unwrap();
+    symlink("..1", account.join("..data")).unwrap();
+    for name in ["token", "ca.crt"] {
+        symlink(Path::new("..data").join(name), account.join(name)).unwrap();
+    }
+    let plugin = root.join("opt/cni/bin/istio-cni");
+    std::fs::write(&plugin, PLUGIN).unwrap();
+    std::fs::set_permissions(&plugin, PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::write(root.join("host/etc/cni/net.d/10-net.conflist"), LIST).unwrap();
+    std::fs::copy(PROGRAM, root.join("agent")).unwrap();
+}
+
+/// Makes the system's libraries visible below `$0` and becomes the agent there.
+const ENTER: &str = r#"
+for dir in usr lib lib64 bin; do
+  if [ -L "/$dir" ]; then cp -P "/$dir" "$0/$dir"
+  elif [ -d "/$dir" ]; then mkdir -p "$0/$dir"; mount --bind "/$dir" "$0/$dir"; fi
+done
+exec chroot "$0" /agent --log_as_json --log_output_level=debug
+"#;
+
+#[test]
+fn the_program_installs_follows_the_token_and_leaves_no_trace_on_sigterm() {
+    let allowed = unshare().arg("true").status().is_ok_and(|status| status.success());
+    if !allowed {
+        let required = std::env::var("REQUIRE_NETNS").is_ok_and(|value| value == "1");
+        assert!(!required, "no namespaces of our own can be had here, but REQUIRE_NETNS=1");
+        eprintln!("skipped: no namespaces of our own can be had here");
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    set_up(root.path());
+    let mut agent = unshare()
+        .args(["sh", "-e", "-c", ENTER])
+        .arg(root.path())
+        .env("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+        .env("KUBERNETES_SERVICE_PORT", "443")
+        .env("EXCLUDE_NAMESPACES", "kube-system, istio-system")
+        .env("POD_NAMESPACE", "istio-system")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (lines, log) = mpsc::channel();
+    let stdout = BufReader::new(agent.stdout.take().unwrap());
+    std::thread::spawn(move || {
+        stdout.lines().map_while(Result::ok).for_each(|line| lines.send(line).unwrap_or_default())
+    });
+    let mut said = Vec::new();
+    let mut hears = |word: &str| {
+        while !said.iter().any(|line: &String| line.contains(word)) {
+            said.push(log.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("no {word:?} in {said:#?}")));
+        }
+        said.clone()
+    };
+
+    hears("the node is installed");
+    let list = std::fs::read_to_string(at("host/etc/cni/net.d/10-net.conflist")).unwrap();
+    assert!(list.contains("\"kube-system\",\n") && list.contains("\"pod_namespace\": \"istio-system\""), "{list}");
+    assert!(list.contains("\"plugin_log_level\": \"debug\""));
+    let kubeconfig = at("var/run/istio-cni/istio-cni-kubeconfig");
+    assert!(std::fs::read_to_string(&kubeconfig).unwrap().contains("token: secret-1\n"));
+
+    let account = at("var/run/secrets/kubernetes.io/serviceaccount");
+    std::fs::create_dir(account.join("..2")).unwrap();
+    std::fs::write(account.join("..2/token"), "secret-2").unwrap();
+    std::fs::write(account.join("..2/ca.crt"), "CA").unwrap();
+    symlink("..2", account.join("..data_tmp")).unwrap();
+    std::fs::rename(account.join("..data_tmp"), account.join("..data")).unwrap();
+    eventually(|| std::fs::read_to_string(&kubeconfig).unwrap().contains("secret-2"), || "no new token".to_owned());
+
+    run("kill", &["-TERM", &agent.id().to_string()]);
+    assert_eq!(agent.wait().unwrap().code(), Some(0));
+    let said = hears("SIGTERM");
+    assert!(said.iter().all(|line| !line.contains("secret")), "no token in the log: {said:#?}");
+    assert!(said.iter().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{said:#?}");
+    assert_eq!(std::fs::read_to_string(at("host/etc/cni/net.d/10-net.conflist")).unwrap(), LIST);
+    assert_eq!(std::fs::read_dir(at("host/opt/cni/bin")).unwrap().count(), 0);
+    assert!(!kubeconfig.exists());
+}
