@@ -39,7 +39,7 @@ impl NetConf {
         let prev_result = raw.remove("prevResult").filter(|text| text.get() != "null");
         let keys = raw
             .iter()
-            .map(|(key, text)| Ok((key.clone(), serde_json::from_str(text.get()).map_err(broken)?)))
+            .map(|(key, text)| Ok((key.clone(), serde_json::from_slice(text.get().as_bytes()).map_err(broken)?)))
             .collect::<Result<Map<_, _>, Error>>()?;
 
         let name = string(&keys, "name")?;
@@ -87,7 +87,8 @@ impl NetConf {
     /// # Errors
     /// [`code::INVALID_CONFIG`] when a key has the wrong type.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        serde_json::from_value(Value::Object(self.keys.clone())).map_err(|error| {
+        let text = Value::Object(self.keys.clone()).to_string();
+        serde_json::from_slice(text.as_bytes()).map_err(|error| {
             Error::new(
                 code::INVALID_CONFIG,
                 format!("the configuration of network `{}` is invalid: {error}", self.name),

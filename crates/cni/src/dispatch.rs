@@ -14,6 +14,8 @@ use crate::error::{Error, code};
 use crate::verb::{self, Verb};
 use crate::version::Version;
 
+/// Longest question that VERSION reads, in bytes.
+const MAX_QUESTION: usize = 64 * 1024;
 /// How long VERSION waits for a requested version on stdin. It works without, so this only has to cover a runtime
 /// that writes after it started us.
 const VERSION_PATIENCE: Duration = Duration::from_millis(100);
@@ -192,15 +194,29 @@ fn check_environment(verb: Verb, value: &dyn Fn(&'static str) -> String) -> Resu
 fn requested_version(stdin: impl Read + Send + 'static) -> Option<String> {
     let (sender, receiver) = mpsc::channel();
     let reader = std::thread::Builder::new().name("stdin".to_owned()).spawn(move || {
-        let first = serde_json::Deserializer::from_reader(stdin).into_iter::<Value>().next();
-        let stated = first.and_then(Result::ok).and_then(|value| Some(value.get("cniVersion")?.as_str()?.to_owned()));
         // Nobody listens any more when the time was up.
-        let _ = sender.send(stated);
+        let _ = sender.send(first_object(stdin).and_then(|value| Some(value.get("cniVersion")?.as_str()?.to_owned())));
     });
     reader.ok()?;
     let stated = receiver.recv_timeout(VERSION_PATIENCE).ok().flatten()?;
     let plausible = stated.len() <= 20 && stated.split('.').count() == 3;
     (plausible && stated.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')).then_some(stated)
+}
+
+/// The first JSON value of a stream, without waiting for what may follow it.
+fn first_object(mut stdin: impl Read) -> Option<Value> {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    while bytes.len() < MAX_QUESTION {
+        let count = stdin.read(&mut buffer).ok().filter(|&count| count > 0)?;
+        bytes.extend(buffer.iter().take(count));
+        match serde_json::Deserializer::from_slice(&bytes).into_iter().next() {
+            Some(Ok(value)) => return Some(value),
+            Some(Err(error)) if !error.is_eof() => return None,
+            Some(Err(_)) | None => {}
+        }
+    }
+    None
 }
 
 fn version_answer(requested: Option<String>) -> String {

@@ -45,7 +45,9 @@ pub fn unchanged(version: Version, previous: Option<&str>) -> Result<String, Res
         normalise(&mut empty, version)?;
         return Ok(Value::Object(empty).to_string());
     };
-    let Ok(Value::Object(mut result)) = serde_json::from_str(text) else { return Err(ResultError::NotAnObject) };
+    let Ok(Value::Object(mut result)) = serde_json::from_slice(text.as_bytes()) else {
+        return Err(ResultError::NotAnObject);
+    };
     let from = stated_version(&result)?.unwrap_or(version);
     let before = result.clone();
     if from.shape() != version.shape() {

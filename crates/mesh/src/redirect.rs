@@ -4,8 +4,6 @@
 //! canonical: trimmed, each item once. Whether the kernel can carry a setting out is not judged here; a literal `*`
 //! among excluded ports passes, and the rule engine refuses it.
 
-use std::fmt::Display;
-
 use iptables_rules::config::values::join;
 use iptables_rules::config::{Cidr, DEFAULT_PROXY_ID, Id, Mode, Port, Selection, Settings};
 use serde_json::{Map, Value};
@@ -229,9 +227,14 @@ fn interfaces(text: &str) -> Result<Vec<String>, String> {
 }
 
 /// Drops repeated items; the first of them stays.
-fn unique<T: Display>(items: Vec<T>) -> Vec<T> {
-    let mut seen = std::collections::HashSet::new();
-    items.into_iter().filter(|item| seen.insert(item.to_string())).collect()
+fn unique<T: PartialEq>(items: Vec<T>) -> Vec<T> {
+    let mut kept = Vec::with_capacity(items.len());
+    for item in items {
+        if !kept.contains(&item) {
+            kept.push(item);
+        }
+    }
+    kept
 }
 
 /// The proxy's user or group. 0 and absent both mean the default.

@@ -83,7 +83,7 @@ impl LogFile {
     fn prune(&self, now: SystemTime) -> io::Result<()> {
         let prefix = self.backup_prefix();
         let Some(directory) = self.path.parent() else { return Ok(()) };
-        let mut backups: Vec<DirEntry> = fs::read_dir(directory)?
+        let backups: Vec<DirEntry> = fs::read_dir(directory)?
             .filter_map(Result::ok)
             .filter(|entry| {
                 let name = entry.file_name();
@@ -93,11 +93,11 @@ impl LogFile {
             })
             .collect();
         // The stamp in the name sorts by time.
-        backups.sort_by_key(|entry| std::cmp::Reverse(entry.file_name()));
-        for (place, backup) in backups.iter().enumerate() {
+        let newest = backups.iter().map(DirEntry::file_name).max();
+        for backup in &backups {
             let modified = backup.metadata().and_then(|metadata| metadata.modified());
             let old = modified.is_ok_and(|modified| now.duration_since(modified).is_ok_and(|age| age > MAX_AGE));
-            if place > 0 || old {
+            if old || newest.as_ref() != Some(&backup.file_name()) {
                 fs::remove_file(backup.path())?;
             }
         }

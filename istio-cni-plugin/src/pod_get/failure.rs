@@ -73,12 +73,12 @@ impl Failure {
     pub fn into_cni(self) -> Error {
         let kubeconfig = self.kubeconfig.display();
         let request = format!(
-            "pod {}: GET {} at {} failed after {} attempts in {:.1} s: {}",
+            "pod {}: GET {} at {} failed after {} attempts in {} ms: {}",
             self.resource,
             self.path,
             self.server,
             self.attempts,
-            self.elapsed.as_secs_f64(),
+            self.elapsed.as_millis(),
             self.cause
         );
         let agent = "is the istio-cni-node pod on this node running?";
