@@ -223,6 +223,8 @@ fn certificates(addr: SocketAddr) -> Result<(String, ServerConfig), Box<dyn std:
 }
 
 fn serve(stream: TcpStream, config: Arc<ServerConfig>, state: &Mutex<State>) -> io::Result<()> {
+    // As Go does it: otherwise the second write of an answer waits for the client's delayed acknowledgement, 40 ms.
+    stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(IDLE))?;
     let connection = ServerConnection::new(config).map_err(io::Error::other)?;
