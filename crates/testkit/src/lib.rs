@@ -1,7 +1,6 @@
 //! Stand-ins and sandboxes for tests; never part of the product.
 
 pub mod api;
-pub mod netns;
 #[cfg(feature = "node")]
 pub mod containerd;
 #[cfg(feature = "node")]
@@ -10,6 +9,7 @@ pub mod cri;
 pub mod envoy;
 #[cfg(feature = "node")]
 pub mod image;
+pub mod netns;
 pub mod service_account;
 pub mod traffic;
 #[cfg(feature = "node")]

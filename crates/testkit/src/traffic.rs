@@ -116,7 +116,10 @@ fn original_destination(stream: &TcpStream) -> Option<SocketAddr> {
     if stream.local_addr().ok()?.is_ipv4() {
         let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
         get_option(fd, libc::IPPROTO_IP, &mut address)?;
-        Some(SocketAddr::new(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into(), u16::from_be(address.sin_port)))
+        Some(SocketAddr::new(
+            Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into(),
+            u16::from_be(address.sin_port),
+        ))
     } else {
         let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
         get_option(fd, libc::IPPROTO_IPV6, &mut address)?;

@@ -4,7 +4,7 @@
 //! owner cannot clean up, the next run does: it ends the processes that are still the recorded ones (same id *and* same
 //! start time), removes the control groups named like the directory, and the directory.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -218,6 +218,7 @@ fn parent_and_start(id: u32) -> Option<(u32, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
     use std::process::Command;
 
     fn file(path: PathBuf, content: &str) {

@@ -1,0 +1,126 @@
+//! The images of the demo, and the programs in them: the agent's from `bin/`, Envoy, and our guest.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use agent_api::paths::{IPTABLES_NAME, PLUGIN_NAME};
+use testkit::containerd::{Containerd, PAUSE_IMAGE};
+use testkit::cri::Cri;
+use testkit::image::Image;
+
+use crate::failure::Failure;
+
+/// Reference of the agent's image.
+pub const AGENT_IMAGE: &str = "local.test/istio-cni:1";
+/// Reference of the image with the real Envoy.
+pub const ENVOY_IMAGE: &str = "local.test/envoy:1";
+/// Reference of the application's image.
+pub const APP_IMAGE: &str = "local.test/app:1";
+/// Where the application's program is in its image.
+pub const APP_PROGRAM: &str = "/guest";
+/// Where Envoy is in its image.
+pub const ENVOY_PROGRAM: &str = "/usr/local/bin/envoy";
+/// Where the agent is in its image.
+pub const AGENT_PROGRAM: &str = "/usr/local/bin/install-cni";
+
+/// File name of the agent.
+const AGENT_NAME: &str = "install-cni";
+
+/// The programs that go into the images.
+#[derive(Debug)]
+pub struct Programs {
+    binaries: PathBuf,
+    envoy: PathBuf,
+    guest: PathBuf,
+}
+
+impl Programs {
+    /// Finds the product's binaries and Envoy, and builds the guest.
+    ///
+    /// # Errors
+    /// Says which program is missing and what makes it.
+    pub fn find() -> Result<Self, Failure> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let binaries = std::env::var_os("DEMO_BIN").map_or_else(|| root.join("bin"), PathBuf::from);
+        for name in [PLUGIN_NAME, IPTABLES_NAME, AGENT_NAME] {
+            let path = binaries.join(name);
+            if !path.is_file() {
+                return Failure::unexpected(format!("{} is missing: run `make build` first", path.display()));
+            }
+        }
+        let envoy = cache_directory()?.join("istio-cni-dev/envoy");
+        if !envoy.is_file() {
+            let path = envoy.display();
+            return Failure::unexpected(format!("{path} is missing: run `tests/setup.sh demo` first"));
+        }
+        Ok(Self { binaries, envoy, guest: build_guest(&root)? })
+    }
+
+    /// Makes the images in `directory` and loads them into the node.
+    ///
+    /// # Errors
+    /// Names the image or the file.
+    pub fn load(&self, node: &Containerd, cri: &Cri, directory: &Path) -> Result<(), Failure> {
+        let binary = |name: &str| self.binaries.join(name);
+        let in_image = |name: &str| format!("/opt/cni/bin/{name}");
+        let mut pause = Image::of(PAUSE_IMAGE, &[(&self.guest, "/pause")]);
+        pause.entrypoint.push("pause".to_owned());
+        let images = [
+            pause,
+            Image::of(APP_IMAGE, &[(&self.guest, APP_PROGRAM)]),
+            Image::of(ENVOY_IMAGE, &[(&self.envoy, ENVOY_PROGRAM)]).with_libraries_of(&self.envoy)?,
+            Image::of(
+                AGENT_IMAGE,
+                &[
+                    (&binary(AGENT_NAME), AGENT_PROGRAM),
+                    (&binary(PLUGIN_NAME), &in_image(PLUGIN_NAME)),
+                    (&binary(IPTABLES_NAME), &in_image(IPTABLES_NAME)),
+                ],
+            ),
+        ];
+        for image in &images {
+            let archive = directory.join("image.tar");
+            image.write(&archive)?;
+            node.import(cri, &archive, &image.reference)?;
+            std::fs::remove_file(&archive).map_err(Failure::system("remove the image's archive"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Where `tests/setup.sh` keeps what it downloads.
+fn cache_directory() -> Result<PathBuf, Failure> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    match set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache"))) {
+        Some(directory) => Ok(directory),
+        None => Failure::unexpected("neither XDG_CACHE_HOME nor HOME is set"),
+    }
+}
+
+/// Builds the static program for the pods beside ourselves, with the cargo that started us.
+fn build_guest(root: &Path) -> Result<PathBuf, Failure> {
+    let myself = std::env::current_exe().map_err(Failure::system("find the demo's own binary"))?;
+    let Some(target_dir) = myself.parent().and_then(Path::parent) else {
+        return Failure::unexpected(format!("{} is not in a target directory of cargo", myself.display()));
+    };
+    let architecture = std::env::consts::ARCH;
+    let musl = format!("{architecture}-unknown-linux-musl");
+    let has_musl = Command::new("rustc")
+        .current_dir(root)
+        .args(["--print", "target-libdir", "--target", &musl])
+        .output()
+        .is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir());
+    let target = if has_musl { musl } else { format!("{architecture}-unknown-linux-gnu") };
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(root).args(["build", "--quiet", "--locked", "--release", "--package", "e2e-guest"]);
+    command.args(["--target", &target, "--target-dir"]).arg(target_dir);
+    if !has_musl {
+        command.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    }
+    let status = command.status().map_err(Failure::system("start cargo"))?;
+    if !status.success() {
+        return Failure::unexpected("the program for the pods does not build: see above");
+    }
+    Ok(target_dir.join(target).join("release/guest"))
+}

@@ -1,0 +1,70 @@
+//! What the plugin wrote about a pod into its log on the node.
+
+use std::fs;
+use std::path::Path;
+
+use agent_api::paths;
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// Reason of a pod that was redirected.
+pub const REDIRECTED: &str = "redirect";
+
+/// The outcome of one ADD.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Why the plugin did what it did, by its name for logs.
+    pub reason: String,
+    /// Time from start to result, in milliseconds.
+    pub elapsed_ms: f64,
+}
+
+/// The last outcome of the plugin for `pod` (`namespace/name`), or `None` when it was never asked.
+///
+/// # Errors
+/// When the log cannot be read.
+pub fn outcome(run_dir: &Path, pod: &str) -> Result<Option<Outcome>, Failure> {
+    let path = paths::plugin_log(run_dir);
+    let text = fs::read_to_string(&path).map_err(Failure::system(format!("read {}", path.display())))?;
+    Ok(find(&text, pod))
+}
+
+fn find(log: &str, pod: &str) -> Option<Outcome> {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let outcome = |line: Value| {
+        (line.get("pod")? == pod).then_some(())?;
+        let elapsed_ms = number(line.get("elapsed_ms")?)?;
+        // A pod that is left alone has a reason; the message tells the rest.
+        let reason = match line.get("reason").and_then(Value::as_str) {
+            Some(reason) => reason,
+            None if line.get("msg")?.as_str()?.contains("redirected") => REDIRECTED,
+            None => line.get("msg")?.as_str()?,
+        };
+        let reason = reason.to_owned();
+        Some(Outcome { reason, elapsed_ms })
+    };
+    lines.filter_map(outcome).next_back()
+}
+
+fn number(value: &Value) -> Option<f64> {
+    value.as_f64().or_else(|| value.as_str()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outcome_is_found_among_other_lines() {
+        let log = concat!(
+            "{\"level\":\"info\",\"msg\":\"start\",\"pod\":\"shop/web\"}\n",
+            "{\"level\":\"info\",\"msg\":\"pod is redirected\",\"pod\":\"shop/web\",\"elapsed_ms\":4.5}\n",
+            "{\"level\":\"info\",\"msg\":\"done\",\"pod\":\"shop/web-2\",\"reason\":\"no-istio-proxy\",\"elapsed_ms\":\"2\"}\n",
+            "half a li",
+        );
+        assert_eq!(find(log, "shop/web"), Some(Outcome { reason: REDIRECTED.to_owned(), elapsed_ms: 4.5 }));
+        assert_eq!(find(log, "shop/web-2").unwrap().elapsed_ms, 2.0);
+        assert_eq!(find(log, "shop/w"), None);
+    }
+}
