@@ -132,12 +132,11 @@ impl Story<'_> {
             server = expected.server.in_words()
         ));
         let families = if running.addresses.len() > 1 { "IPv4, IPv6" } else { "IPv4" };
-        let decision =
-            expected.reason.map_or(expected.decision.to_owned(), |reason| format!("{} ({reason})", expected.decision));
         let row = [
             name,
-            decision,
-            outcome.map_or("-".to_owned(), |outcome| format!("{:.1} ms", outcome.elapsed_ms)),
+            expected.decision.to_owned(),
+            expected.reason.unwrap_or("-").to_owned(),
+            outcome.map_or("-".to_owned(), |outcome| milliseconds(outcome.elapsed_ms)),
             format!("{} ms", running.sandbox_time.as_millis()),
             format!("{inbound} ({families})"),
             format!("{outbound} ({families})"),
