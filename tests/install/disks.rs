@@ -6,10 +6,11 @@ mod node;
 mod own_mounts;
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use node::{LIST, Node, eventually};
-use own_mounts::{inside, make_read_only, make_writable, small_disk};
+use own_mounts::{inside, inside_without_capabilities, make_read_only, make_writable, small_disk};
 
 /// Takes all space, so that not even an empty file's first block is left.
 fn fill(directory: &Path) {
@@ -86,6 +87,24 @@ fn a_read_only_plugin_directory_is_explained_and_the_list_is_not_touched() {
     make_writable(target);
     agent.becomes_ready();
     assert!(node.is_in("10-net.conflist"));
+}
+
+#[test]
+fn permission_denied_names_owner_mode_and_the_missing_capability() {
+    if !inside_without_capabilities("permission_denied_names_owner_mode_and_the_missing_capability") {
+        return;
+    }
+    let node = Node::new();
+    let target = &node.config.dirs.binaries_to[0];
+    node.write("10-net.conflist", LIST);
+    std::fs::set_permissions(target, PermissionsExt::from_mode(0o555)).unwrap();
+    let agent = node.start();
+    agent.misses("DAC_OVERRIDE");
+    let missing = agent.health.missing().unwrap();
+    assert!(missing.contains(target.to_str().unwrap()) && missing.contains("has mode 0555"), "{missing}");
+    assert_eq!(node.read("10-net.conflist"), LIST);
+    std::fs::set_permissions(target, PermissionsExt::from_mode(0o755)).unwrap();
+    agent.becomes_ready();
 }
 
 #[test]

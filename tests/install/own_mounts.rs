@@ -11,6 +11,17 @@ const INSIDE: &str = "INSTALL_TEST_OWN_MOUNTS";
 /// test does nothing, unless REQUIRE_NETNS=1 says that it must.
 #[track_caller]
 pub fn inside(name: &str) -> bool {
+    inside_with(name, &[])
+}
+
+/// As [`inside`], with the capabilities a pod has that drops them all: permissions hold for root too.
+#[track_caller]
+pub fn inside_without_capabilities(name: &str) -> bool {
+    inside_with(name, &["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"])
+}
+
+#[track_caller]
+fn inside_with(name: &str, wrapper: &[&str]) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }
@@ -21,7 +32,8 @@ pub fn inside(name: &str) -> bool {
         return false;
     }
     let program = std::env::current_exe().unwrap();
-    let output = unshare().arg(program).args(["--exact", name, "--nocapture"]).env(INSIDE, "1").output().unwrap();
+    let output =
+        unshare().args(wrapper).arg(program).args(["--exact", name, "--nocapture"]).env(INSIDE, "1").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
     false

@@ -79,28 +79,40 @@ done
 exec chroot "$0" /agent --log_as_json --log_output_level=debug
 "#;
 
+/// Whether the tests below can run here.
+#[track_caller]
+fn own_root_is_possible() -> bool {
+    if unshare().arg("true").status().is_ok_and(|status| status.success()) {
+        return true;
+    }
+    let required = std::env::var("REQUIRE_NETNS").is_ok_and(|value| value == "1");
+    assert!(!required, "no namespaces of our own can be had here, but REQUIRE_NETNS=1");
+    eprintln!("skipped: no namespaces of our own can be had here");
+    false
+}
+
+fn agent(root: &Path) -> Command {
+    let mut agent = unshare();
+    agent.args(["sh", "-e", "-c", ENTER]).arg(root);
+    agent.env("KUBERNETES_SERVICE_HOST", "10.96.0.1").env("KUBERNETES_SERVICE_PORT", "443");
+    agent.env("EXCLUDE_NAMESPACES", "kube-system, istio-system").env("POD_NAMESPACE", "istio-system");
+    agent.stdout(Stdio::piped());
+    agent
+}
+
+fn open_files(process: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()
+}
+
 #[test]
 fn the_program_installs_follows_the_token_and_leaves_no_trace_on_sigterm() {
-    let allowed = unshare().arg("true").status().is_ok_and(|status| status.success());
-    if !allowed {
-        let required = std::env::var("REQUIRE_NETNS").is_ok_and(|value| value == "1");
-        assert!(!required, "no namespaces of our own can be had here, but REQUIRE_NETNS=1");
-        eprintln!("skipped: no namespaces of our own can be had here");
+    if !own_root_is_possible() {
         return;
     }
     let root = tempfile::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
     set_up(root.path());
-    let mut agent = unshare()
-        .args(["sh", "-e", "-c", ENTER])
-        .arg(root.path())
-        .env("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-        .env("KUBERNETES_SERVICE_PORT", "443")
-        .env("EXCLUDE_NAMESPACES", "kube-system, istio-system")
-        .env("POD_NAMESPACE", "istio-system")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut agent = agent(root.path()).spawn().unwrap();
     let (lines, log) = mpsc::channel();
     let stdout = BufReader::new(agent.stdout.take().unwrap());
     std::thread::spawn(move || {
@@ -129,6 +141,17 @@ fn the_program_installs_follows_the_token_and_leaves_no_trace_on_sigterm() {
     std::fs::rename(account.join("..data_tmp"), account.join("..data")).unwrap();
     eventually(|| std::fs::read_to_string(&kubeconfig).unwrap().contains("secret-2"), || "no new token".to_owned());
 
+    let open_before = open_files(agent.id());
+    for round in 0..3000 {
+        std::fs::write(at(&format!("host/etc/cni/net.d/noise-{}", round % 50)), "x").unwrap();
+    }
+    std::fs::write(at("host/etc/cni/net.d/10-net.conflist"), LIST).unwrap();
+    eventually(
+        || std::fs::read_to_string(at("host/etc/cni/net.d/10-net.conflist")).unwrap() == list,
+        || "a change among many events was missed".to_owned(),
+    );
+    eventually(|| open_files(agent.id()) <= open_before, || "events leave files open".to_owned());
+
     run("kill", &["-TERM", &agent.id().to_string()]);
     assert_eq!(agent.wait().unwrap().code(), Some(0));
     let said = hears("SIGTERM");
@@ -137,4 +160,43 @@ fn the_program_installs_follows_the_token_and_leaves_no_trace_on_sigterm() {
     assert_eq!(std::fs::read_to_string(at("host/etc/cni/net.d/10-net.conflist")).unwrap(), LIST);
     assert_eq!(std::fs::read_dir(at("host/opt/cni/bin")).unwrap().count(), 0);
     assert!(!kubeconfig.exists());
+}
+
+#[test]
+fn an_agent_killed_again_and_again_does_not_fill_the_disk() {
+    if !own_root_is_possible() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let bin = root.path().join("host/opt/cni/bin");
+    set_up(root.path());
+    // Large, so that most kills fall into the copy.
+    std::fs::write(root.path().join("opt/cni/bin/istio-cni"), vec![b'x'; 30 << 20]).unwrap();
+    std::fs::write(bin.join("calico.tmp.1"), "not ours").unwrap();
+    let left_over = || -> Vec<String> {
+        let names = std::fs::read_dir(&bin).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("istio-cni.tmp.")).collect()
+    };
+    let mut killed_while_copying = 0;
+    for _ in 0..25 {
+        let before = left_over();
+        let mut process = agent(root.path()).spawn().unwrap();
+        // The copy has begun, or was too fast to be seen.
+        let copies = || left_over().iter().any(|name| !before.contains(name));
+        eventually(|| copies() || bin.join("istio-cni").exists(), || "nothing is copied".to_owned());
+        process.kill().unwrap();
+        process.wait().unwrap();
+        assert!(left_over().len() <= 1, "at most the one of the last kill");
+        killed_while_copying += left_over().len();
+        std::fs::remove_file(bin.join("istio-cni")).unwrap_or_default();
+    }
+    assert!(killed_while_copying > 0, "no kill hit a copy, so this test has shown nothing");
+    let mut process = agent(root.path()).spawn().unwrap();
+    let list = root.path().join("host/etc/cni/net.d/10-net.conflist");
+    eventually(|| std::fs::read_to_string(&list).unwrap() != LIST, || "not installed".to_owned());
+    assert!(left_over().is_empty());
+    run("kill", &["-TERM", &process.id().to_string()]);
+    assert_eq!(process.wait().unwrap().code(), Some(0));
+    assert!(bin.join("calico.tmp.1").exists() && !bin.join("istio-cni").exists());
+    assert_eq!(std::fs::read_to_string(&list).unwrap(), LIST);
 }

@@ -190,7 +190,7 @@ impl Installer {
         }
         self.health.not_ready(&format!("{name} is being edited"));
         if let Some(pause) = self.rival.pause(Instant::now()) {
-            let reason = rival_warning(&name, self.rival.streak());
+            let reason = rival_warning(&name);
             self.reports.failed("rival", &reason);
             return Some(Part::Later(pause, reason));
         }
@@ -277,9 +277,7 @@ fn with_hint(error: &dyn std::error::Error, file: Option<&FileError>) -> String 
     }
 }
 
-fn rival_warning(name: &str, times: u32) -> String {
+fn rival_warning(name: &str) -> String {
     let cilium = if name.contains("cilium") { "; with Cilium set cni.exclusive=false" } else { "" };
-    format!(
-        "another program keeps reverting {name} ({times} times in a row): find it and tell it to leave the file alone{cilium}"
-    )
+    format!("another program keeps reverting {name}: find it and tell it to leave the file alone{cilium}")
 }

@@ -37,11 +37,6 @@ impl Rival {
         self.streak = self.streak.saturating_add(1);
         self.last_write = Some(now);
     }
-
-    /// How often the list was written in a row.
-    pub fn streak(&self) -> u32 {
-        self.streak
-    }
 }
 
 #[cfg(test)]
@@ -85,6 +80,6 @@ mod tests {
         let end = start + Duration::from_secs(120);
         assert!(rival.pause(end).is_none_or(|rest| rest <= LONGEST));
         assert_eq!(rival.pause(end + QUIET + LONGEST), None);
-        assert_eq!(rival.streak(), 0);
+        assert_eq!(rival.streak, 0);
     }
 }
