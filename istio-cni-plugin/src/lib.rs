@@ -12,5 +12,6 @@ pub mod log;
 pub mod panic;
 pub mod plugin;
 pub mod pod_get;
+pub mod stdin;
 
 pub use plugin::{ABOUT, IstioCni};

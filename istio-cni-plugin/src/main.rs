@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
+use istio_cni_plugin::stdin::Stdin;
 use istio_cni_plugin::{ABOUT, IstioCni, config, panic};
 
 fn main() -> ExitCode {
     panic::install();
     let plugin = IstioCni::new(config::Environment::read());
     let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
-    ExitCode::from(cni::dispatch::run(ABOUT, &config::variable, std::io::stdin(), &mut stdout, &mut stderr, &plugin))
+    ExitCode::from(cni::dispatch::run(ABOUT, &config::variable, Stdin, &mut stdout, &mut stderr, &plugin))
 }

@@ -3,9 +3,8 @@
 //! On stdout goes exactly one JSON document or nothing. What each verb does is the [`Plugin`]'s; what it may rely on
 //! (variables present and valid, configuration decoded, version old or new enough for the verb) is checked here.
 
-use std::io::{Read, Write};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::io::{Cursor, Read, Write};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -42,6 +41,19 @@ pub struct Request {
     pub args: String,
     /// The configuration.
     pub conf: NetConf,
+}
+
+/// Where the configuration comes from.
+pub trait Input: Read {
+    /// Waits until a read would not block, at the end of the stream neither, but not for longer than `patience`.
+    /// Says whether that is so.
+    fn wait(&mut self, patience: Duration) -> bool;
+}
+
+impl Input for Cursor<Vec<u8>> {
+    fn wait(&mut self, _patience: Duration) -> bool {
+        true
+    }
 }
 
 /// What a plugin does. Verbs without a method of their own succeed and do nothing.
@@ -89,7 +101,7 @@ pub trait Plugin {
 pub fn run(
     about: About,
     env: &dyn Fn(&str) -> Option<String>,
-    stdin: impl Read + Send + 'static,
+    mut stdin: impl Input,
     stdout: &mut dyn Write,
     stderr: &mut dyn Write,
     plugin: &dyn Plugin,
@@ -102,7 +114,7 @@ pub fn run(
         return 0;
     }
     let mut version = Version::LATEST;
-    let output = serve(&command, env, stdin, plugin, &mut version);
+    let output = serve(&command, env, &mut stdin, plugin, &mut version);
     let (text, exit) = match output {
         Ok(text) => (text, 0),
         Err(error) => (error.to_json(version), 1),
@@ -123,7 +135,7 @@ pub fn run(
 fn serve(
     command: &str,
     env: &dyn Fn(&str) -> Option<String>,
-    mut stdin: impl Read + Send + 'static,
+    stdin: &mut impl Input,
     plugin: &dyn Plugin,
     version: &mut Version,
 ) -> Result<String, Error> {
@@ -189,25 +201,20 @@ fn check_environment(verb: Verb, value: &dyn Fn(&'static str) -> String) -> Resu
     }
 }
 
-/// The version that the runtime asks with. Stdin may be absent, hold anything, or never end: the reader is a thread
-/// that is left behind when it has nothing in time.
-fn requested_version(stdin: impl Read + Send + 'static) -> Option<String> {
-    let (sender, receiver) = mpsc::channel();
-    let reader = std::thread::Builder::new().name("stdin".to_owned()).spawn(move || {
-        // Nobody listens any more when the time was up.
-        let _ = sender.send(first_object(stdin).and_then(|value| Some(value.get("cniVersion")?.as_str()?.to_owned())));
-    });
-    reader.ok()?;
-    let stated = receiver.recv_timeout(VERSION_PATIENCE).ok().flatten()?;
+/// The version that the runtime asks with. Stdin may be absent, hold anything, or never end.
+fn requested_version(stdin: &mut impl Input) -> Option<String> {
+    let question = first_value(stdin)?;
+    let stated = question.get("cniVersion")?.as_str()?;
     let plausible = stated.len() <= 20 && stated.split('.').count() == 3;
-    (plausible && stated.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')).then_some(stated)
+    (plausible && stated.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')).then(|| stated.to_owned())
 }
 
 /// The first JSON value of a stream, without waiting for what may follow it.
-fn first_object(mut stdin: impl Read) -> Option<Value> {
+fn first_value(stdin: &mut impl Input) -> Option<Value> {
+    let deadline = Instant::now() + VERSION_PATIENCE;
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
-    while bytes.len() < MAX_QUESTION {
+    while bytes.len() < MAX_QUESTION && stdin.wait(deadline.saturating_duration_since(Instant::now())) {
         let count = stdin.read(&mut buffer).ok().filter(|&count| count > 0)?;
         bytes.extend(buffer.iter().take(count));
         match serde_json::Deserializer::from_slice(&bytes).into_iter().next() {

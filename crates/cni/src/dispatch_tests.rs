@@ -130,18 +130,27 @@ fn version_echoes_what_was_asked_and_never_fails() {
 
 #[test]
 fn version_does_not_wait_for_a_stdin_that_never_ends() {
-    struct Never;
-    impl Read for Never {
-        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
-            loop {
-                std::thread::park();
-            }
+    struct Silent(&'static [u8]);
+    impl Read for Silent {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            assert!(!self.0.is_empty(), "a read that would block for ever");
+            self.0.read(buffer)
+        }
+    }
+    impl Input for Silent {
+        fn wait(&mut self, _: Duration) -> bool {
+            !self.0.is_empty()
         }
     }
     let lookup = |name: &str| (name == "CNI_COMMAND").then(|| "VERSION".to_owned());
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    assert_eq!(run(ABOUT, &lookup, Never, &mut stdout, &mut stderr, &Counter::default()), 0);
-    assert!(String::from_utf8(stdout).unwrap().contains("supportedVersions"));
+    for (said, version) in [("", "1.1.0"), (r#"{"cniVersion":"0.4.0"}"#, "0.4.0"), (r#"{"cniVersion":"0.4."#, "1.1.0")]
+    {
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let stdin = Silent(said.as_bytes());
+        assert_eq!(run(ABOUT, &lookup, stdin, &mut stdout, &mut stderr, &Counter::default()), 0);
+        let answer: Value = serde_json::from_slice(&stdout).unwrap();
+        assert_eq!(answer["cniVersion"], version, "{said}");
+    }
 }
 
 #[test]
@@ -157,6 +166,6 @@ fn an_answer_that_cannot_be_written_is_a_failure() {
     }
     let lookup = |name: &str| (name == "CNI_COMMAND").then(|| "VERSION".to_owned());
     let mut stderr = Vec::new();
-    assert_eq!(run(ABOUT, &lookup, std::io::empty(), &mut Full, &mut stderr, &Counter::default()), 1);
+    assert_eq!(run(ABOUT, &lookup, Cursor::new(Vec::new()), &mut Full, &mut stderr, &Counter::default()), 1);
     assert!(String::from_utf8(stderr).unwrap().contains("stdout"));
 }

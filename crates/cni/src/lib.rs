@@ -14,7 +14,7 @@ pub mod version;
 
 pub use args::PodArgs;
 pub use config::NetConf;
-pub use dispatch::{About, Plugin, Request};
+pub use dispatch::{About, Input, Plugin, Request};
 pub use error::Error;
 pub use verb::Verb;
 pub use version::Version;
