@@ -75,6 +75,10 @@ install_missing() {
     fi
     rm -f "$log" ${own_policy:+"$own_policy"}
     trap - EXIT
+    # Nor shall a service that came with a package start at the next boot: the demo runs a containerd of its own.
+    if [[ " $wanted " == *" containerd "* ]] && command -v systemctl >/dev/null; then
+        systemctl --quiet disable containerd.service 2>/dev/null || true
+    fi
 }
 
 envoy_is_there() { [ -x "$CACHE/envoy-$ENVOY_VERSION" ]; }

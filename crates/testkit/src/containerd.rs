@@ -79,13 +79,15 @@ pub enum ContainerdError {
 
 /// Ends the node at once, from any thread.
 #[derive(Clone)]
-pub struct Killer(Arc<Mutex<Child>>);
+pub struct Killer {
+    /// Waits in the machine's namespaces for the node's first process.
+    keeper: Arc<Mutex<Child>>,
+}
 
 /// A running node. It ends when dropped.
 pub struct Containerd {
     killer: Killer,
     keeper: u32,
-    init: Option<Process>,
     directory: PathBuf,
     log: PathBuf,
 }
@@ -101,10 +103,9 @@ impl Containerd {
         let log = work.logs().join("containerd.log");
         let child = spawn(&directory, &log)?;
         let keeper = child.id();
-        let mut node = Self { killer: Killer(Arc::new(Mutex::new(child))), keeper, init: None, directory, log };
+        let node = Self { killer: Killer { keeper: Arc::new(Mutex::new(child)) }, keeper, directory, log };
         work.record(keeper).map_err(|source| ContainerdError::Prepare { path: work.path().to_owned(), source })?;
         node.wait_until_it_answers()?;
-        node.init = Process::first_child_of(keeper);
         Ok(node)
     }
 
@@ -199,26 +200,31 @@ impl Containerd {
 impl Drop for Containerd {
     fn drop(&mut self) {
         self.killer.kill();
-        // The namespaces and their mounts are gone when their first process is: only then may the directory go.
-        let deadline = Instant::now() + PATIENCE;
-        while self.init.as_ref().is_some_and(Process::is_alive) && Instant::now() < deadline {
-            std::thread::sleep(PAUSE);
-        }
     }
 }
 
 impl Killer {
-    /// Ends the node and all that runs in it.
+    /// Ends the node and all that runs in it, and waits for it.
     pub fn kill(&self) {
-        let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // It may have ended by itself.
-        drop(child.kill());
-        drop(child.wait());
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        // The first process before the one that waits for it: otherwise nobody of ours collects it.
+        if keeper.try_wait().is_ok_and(|status| status.is_none()) {
+            if let Some(init) = Process::first_child_of(keeper.id()) {
+                init.end();
+                let deadline = Instant::now() + PATIENCE;
+                while keeper.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < deadline {
+                    std::thread::sleep(PAUSE);
+                }
+            }
+            // Usually it has ended by now.
+            drop(keeper.kill());
+        }
+        drop(keeper.wait());
     }
 
     fn ended(&self) -> Option<String> {
-        let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        child.try_wait().ok().flatten().map(|status| status.to_string())
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        keeper.try_wait().ok().flatten().map(|status| status.to_string())
     }
 }
 

@@ -47,7 +47,9 @@ impl Process {
         Self::of(self.id).as_ref() == Some(self)
     }
 
-    fn end(self) {
+    /// Ends it by SIGKILL and waits until it runs no more. A process namespace ends with its first process, after all others
+    /// in it.
+    pub fn end(self) {
         let Ok(id) = i32::try_from(self.id) else { return };
         let deadline = Instant::now() + PATIENCE;
         while self.is_alive() && Instant::now() < deadline {

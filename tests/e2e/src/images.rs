@@ -1,7 +1,6 @@
 //! The images of the demo, and the programs in them: the agent's from `bin/`, Envoy, and our guest.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use agent_api::paths::{IPTABLES_NAME, PLUGIN_NAME};
 use testkit::containerd::{Containerd, PAUSE_IMAGE};
@@ -35,13 +34,13 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Finds the product's binaries and Envoy, and builds the guest.
+    /// Finds the product's binaries (`DEMO_BIN`, or `bin/`), Envoy, and the guest (`DEMO_GUEST`).
     ///
     /// # Errors
     /// Says which program is missing and what makes it.
     pub fn find() -> Result<Self, Failure> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let binaries = std::env::var_os("DEMO_BIN").map_or_else(|| root.join("bin"), PathBuf::from);
+        let in_checkout = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bin");
+        let binaries = std::env::var_os("DEMO_BIN").map_or_else(in_checkout, PathBuf::from);
         for name in [PLUGIN_NAME, IPTABLES_NAME, AGENT_NAME] {
             let path = binaries.join(name);
             if !path.is_file() {
@@ -53,7 +52,7 @@ impl Programs {
             let path = envoy.display();
             return Failure::unexpected(format!("{path} is missing: run `tests/setup.sh demo` first"));
         }
-        Ok(Self { binaries, envoy, guest: build_guest(&root)? })
+        Ok(Self { binaries, envoy, guest: find_guest()? })
     }
 
     /// Makes the images in `directory` and loads them into the node.
@@ -97,30 +96,15 @@ fn cache_directory() -> Result<PathBuf, Failure> {
     }
 }
 
-/// Builds the static program for the pods beside ourselves, with the cargo that started us.
-fn build_guest(root: &Path) -> Result<PathBuf, Failure> {
-    let myself = std::env::current_exe().map_err(Failure::system("find the demo's own binary"))?;
-    let Some(target_dir) = myself.parent().and_then(Path::parent) else {
-        return Failure::unexpected(format!("{} is not in a target directory of cargo", myself.display()));
+/// The program for the pods: where the environment says, or beside ourselves in cargo's target directory.
+fn find_guest() -> Result<PathBuf, Failure> {
+    let beside = || {
+        let myself = std::env::current_exe().ok()?;
+        let target_dir = myself.parent()?.parent()?;
+        Some(target_dir.join(format!("{}-unknown-linux-musl/release/guest", std::env::consts::ARCH)))
     };
-    let architecture = std::env::consts::ARCH;
-    let musl = format!("{architecture}-unknown-linux-musl");
-    let has_musl = Command::new("rustc")
-        .current_dir(root)
-        .args(["--print", "target-libdir", "--target", &musl])
-        .output()
-        .is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir());
-    let target = if has_musl { musl } else { format!("{architecture}-unknown-linux-gnu") };
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.current_dir(root).args(["build", "--quiet", "--locked", "--release", "--package", "e2e-guest"]);
-    command.args(["--target", &target, "--target-dir"]).arg(target_dir);
-    if !has_musl {
-        command.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    match std::env::var_os("DEMO_GUEST").map(PathBuf::from).or_else(beside).filter(|path| path.is_file()) {
+        Some(path) => Ok(path),
+        None => Failure::unexpected("the program for the pods is missing: run `make demo`, which builds it"),
     }
-    let status = command.status().map_err(Failure::system("start cargo"))?;
-    if !status.success() {
-        return Failure::unexpected("the program for the pods does not build: see above");
-    }
-    Ok(target_dir.join(target).join("release/guest"))
 }

@@ -88,6 +88,7 @@ impl Interrupt {
 
     fn ask(&self) {
         self.asked.store(true, Ordering::SeqCst);
+        eprintln!("\ninterrupted: cleaning up (once more to leave at once)");
         if let Some(node) = self.node.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
             node.kill();
         }

@@ -2,7 +2,7 @@
 //!
 //! It starts a node of its own, installs istio-cni on it the way a cluster does, starts pods in and outside the mesh,
 //! shows who serves their traffic, rotates the token, uninstalls, and removes what it made, also when interrupted.
-//! Needs root, `tests/setup.sh demo` and `make build`. With `--keep` the node stays until Ctrl-C.
+//! Needs root and what `make demo` prepares. With `--keep` the node stays until Ctrl-C.
 
 mod agent;
 mod cluster;
