@@ -31,6 +31,8 @@ const IMAGE_NAMESPACE: &str = "k8s.io";
 /// Where distributions put the basic CNI plugins.
 const PLUGIN_DIRECTORIES: [&str; 3] = ["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"];
 const PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
+/// What `node.sh` puts memory over.
+const REPLACED: [&str; 3] = ["/run", "/var/run", "/var/lib"];
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(30);
 
@@ -48,6 +50,14 @@ pub enum ContainerdError {
     /// A basic CNI plugin is not installed.
     #[error("CNI plugin {0} is in none of {PLUGIN_DIRECTORIES:?}: install containernetworking-plugins")]
     NoPlugin(&'static str),
+    /// The node could not see its own files.
+    #[error("{path} is below {hidden}, which the node replaces: set TMPDIR to a directory elsewhere")]
+    Hidden {
+        /// The node's directory.
+        path: PathBuf,
+        /// What lies over it.
+        hidden: &'static str,
+    },
     /// A command could not be started or failed.
     #[error("{command}: {reason}")]
     Command {
@@ -245,6 +255,9 @@ fn prepare(directory: &Path) -> Result<(), ContainerdError> {
         let path = path.to_owned();
         move |source| ContainerdError::Prepare { path, source }
     };
+    if let Some(hidden) = REPLACED.into_iter().find(|hidden| directory.starts_with(hidden)) {
+        return Err(ContainerdError::Hidden { path: directory.to_owned(), hidden });
+    }
     let bin = cni_bin(directory);
     for wanted in [&directory.join("containerd"), &cni_config(directory), &bin] {
         fs::create_dir_all(wanted).map_err(failed(wanted))?;

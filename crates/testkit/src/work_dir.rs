@@ -103,14 +103,17 @@ impl WorkDir {
         writeln!(file, "{} {}", process.id, process.started)
     }
 
-    /// Keeps the logs beyond the directory's end, and says where.
+    /// Keeps the logs, if there are any, beyond the directory's end, and says where.
     ///
     /// # Errors
     /// When they cannot be moved.
-    pub fn keep_logs(&self) -> io::Result<PathBuf> {
+    pub fn keep_logs(&self) -> io::Result<Option<PathBuf>> {
+        if fs::read_dir(self.logs())?.next().is_none() {
+            return Ok(None);
+        }
         let kept = self.path.with_file_name(format!("{}-logs", self.name));
         fs::rename(self.logs(), &kept)?;
-        Ok(kept)
+        Ok(Some(kept))
     }
 
     fn create_in(base: &Path, name: &str) -> io::Result<Self> {

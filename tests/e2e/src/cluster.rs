@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use agent_api::paths;
 use testkit::api::ApiServer;
 use testkit::containerd::{API_ADDRESS, Containerd, OUTSIDE_ADDRESSES};
 use testkit::cri::Cri;
@@ -70,6 +71,17 @@ impl Cluster {
     /// The run directory that plugin and agent share.
     pub fn run_dir(&self) -> PathBuf {
         run_dir(&self.work)
+    }
+
+    /// Copies what helps to understand a failure to the logs, as far as it is there: the plugin's log and the CNI files.
+    pub fn collect_evidence(&self) {
+        let entries = fs::read_dir(self.node.cni_config()).into_iter().flatten().flatten();
+        for path in entries.map(|entry| entry.path()).chain([paths::plugin_log(&self.run_dir())]) {
+            if let Some(name) = path.file_name() {
+                // What is not there is told by its absence.
+                let _ = fs::copy(&path, self.work.logs().join(name));
+            }
+        }
     }
 
     /// Gives the agent's service account another token; the API server refuses the old one from now on.

@@ -17,6 +17,8 @@ mod snapshot;
 mod story;
 mod traffic;
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
 use testkit::work_dir::WorkDir;
@@ -59,6 +61,10 @@ fn main() -> ExitCode {
 }
 
 fn run(progress: &Progress, keep: bool) -> Result<(), Failure> {
+    let me = fs::metadata("/proc/self").map_err(Failure::system("look at ourselves"))?;
+    if me.uid() != 0 {
+        return Failure::unexpected("namespaces and a container runtime need root: run it as root");
+    }
     let interrupt = Interrupt::listen()?;
     let programs = Programs::find()?;
     let work = WorkDir::create(WORK_PREFIX).map_err(Failure::system("make a temporary directory"))?;
@@ -73,7 +79,10 @@ fn run(progress: &Progress, keep: bool) -> Result<(), Failure> {
         version.runtime_name, version.runtime_version
     ));
     let story = Story { cluster: &cluster, interrupt: &interrupt, progress };
-    story.tell(&programs, keep).map_err(|failure| explained(&cluster.work, &interrupt, failure))
+    story.tell(&programs, keep).map_err(|failure| {
+        cluster.collect_evidence();
+        explained(&cluster.work, &interrupt, failure)
+    })
 }
 
 /// After a signal every call fails: then the signal is the reason. Otherwise the logs are kept.
@@ -82,7 +91,7 @@ fn explained(work: &WorkDir, interrupt: &Interrupt, failure: Failure) -> Failure
         return Failure::Interrupted;
     }
     match work.keep_logs() {
-        Ok(logs) => Failure::Unexpected(format!("{failure}\nThe logs are kept in {}", logs.display())),
-        Err(_) => failure,
+        Ok(Some(logs)) => Failure::Unexpected(format!("{failure}\nThe logs are kept in {}", logs.display())),
+        Ok(None) | Err(_) => failure,
     }
 }
