@@ -12,6 +12,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -166,11 +167,12 @@ pub fn create_dir(path: &Path, mode: u32) -> Result<bool, FileError> {
 }
 
 /// Removes temporary files that a killed predecessor left beside `path`: names of our own form, and not in use by a
-/// living process. Returns how many were removed.
+/// living process. Where other programs use names of that form too, `age` spares their files: younger ones stay.
+/// Returns how many were removed.
 ///
 /// # Errors
 /// [`FileError::Io`] when the directory cannot be read or a file cannot be removed.
-pub fn remove_stale(path: &Path) -> Result<usize, FileError> {
+pub fn remove_stale(path: &Path, age: Duration) -> Result<usize, FileError> {
     let (directory, name) = split(path)?;
     let prefix = format!("{name}{TEMPORARY}");
     let failed = |source| FileError::Io { action: "read directory", path: directory.clone(), source };
@@ -182,7 +184,11 @@ pub fn remove_stale(path: &Path) -> Result<usize, FileError> {
         let ours = number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));
         // A writer holds a lock on its temporary file for as long as it lives.
         let in_use = || File::open(entry.path()).is_ok_and(|file| file.try_lock().is_err());
-        if ours && !in_use() && remove(&entry.path())? {
+        let old = || {
+            let modified = entry.metadata().and_then(|data| data.modified()).ok();
+            age.is_zero() || modified.and_then(|time| time.elapsed().ok()).is_some_and(|elapsed| elapsed >= age)
+        };
+        if ours && old() && !in_use() && remove(&entry.path())? {
             removed += 1;
         }
     }

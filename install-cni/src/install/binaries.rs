@@ -7,6 +7,7 @@
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use agent_api::paths::{IPTABLES_NAME, PLUGIN_NAME};
 use sys::file::{self, Access, Content, FileError};
@@ -153,7 +154,7 @@ fn sync_one(wanted: &[(String, Content)], target: &Path) -> Vec<BinariesError> {
     }
     for (name, _) in wanted {
         // What a killed predecessor left costs space and nothing else.
-        match file::remove_stale(&target.join(name)) {
+        match file::remove_stale(&target.join(name), Duration::ZERO) {
             Ok(0) => {}
             Ok(count) => tracing::info!(path = %target.display(), name, count, "left-over temporary files removed"),
             Err(error) => tracing::debug!(%error, "left-over temporary files stay"),

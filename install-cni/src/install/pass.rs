@@ -35,6 +35,8 @@ pub const QUICK_LOOK: Duration = Duration::from_secs(5);
 const AT_ONCE: Duration = Duration::from_millis(100);
 /// How long the list in use may be half written before another file is considered.
 const HALF_WRITTEN: Duration = Duration::from_secs(10);
+/// From this age on a temporary file beside the list is a left-over; other agents name theirs in the same way.
+const STALE_LIST: Duration = Duration::from_secs(600);
 /// Mode of the run directory when we create it.
 const RUN_DIR_MODE: u32 = 0o700;
 
@@ -142,10 +144,12 @@ impl Installer {
             Err(error) => return Part::Failed(error.to_string()),
         };
         let path = paths::kubeconfig(run_dir);
-        let written = file::create_dir(run_dir, RUN_DIR_MODE).and_then(|_| file::remove_stale(&path)).and_then(|_| {
-            let have = file::read(&path, u64::MAX)?;
-            Ok(kubeconfig::plan(&path, have.as_ref(), &text, self.config.kubeconfig_mode))
-        });
+        let written = file::create_dir(run_dir, RUN_DIR_MODE)
+            .and_then(|_| file::remove_stale(&path, Duration::ZERO))
+            .and_then(|_| {
+                let have = file::read(&path, u64::MAX)?;
+                Ok(kubeconfig::plan(&path, have.as_ref(), &text, self.config.kubeconfig_mode))
+            });
         match written.map_err(StepError::from).and_then(|step| step.map_or(Ok(()), |step| step.run())) {
             Ok(()) => Part::Done,
             Err(error) => failed_step(&error),
@@ -181,7 +185,7 @@ impl Installer {
             Ok(planned) => planned,
             Err(part) => return Some(part),
         };
-        if let Err(error) = file::remove_stale(&directory.path.join(&name)) {
+        if let Err(error) = file::remove_stale(&directory.path.join(&name), STALE_LIST) {
             tracing::debug!(%error, "left-over temporary files stay");
         }
         if steps.is_empty() {

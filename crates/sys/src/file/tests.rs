@@ -91,10 +91,13 @@ fn only_our_own_temporary_files_that_nobody_writes_are_stale() {
         std::fs::write(dir.path().join(name), "").unwrap();
     }
     let (living, temporary) = create_temporary(&path).unwrap();
-    assert_eq!(remove_stale(&path).unwrap(), 1);
+    assert_eq!(remove_stale(&path, Duration::from_secs(600)).unwrap(), 0, "perhaps somebody else's, at work");
+    assert_eq!(remove_stale(&path, Duration::ZERO).unwrap(), 1);
     assert!(temporary.exists(), "a living writer keeps its file");
+    living.set_modified(std::time::SystemTime::now() - Duration::from_secs(700)).unwrap();
+    assert_eq!(remove_stale(&path, Duration::from_secs(600)).unwrap(), 0, "in use, however old");
     drop(living);
-    assert_eq!(remove_stale(&path).unwrap(), 1);
+    assert_eq!(remove_stale(&path, Duration::from_secs(600)).unwrap(), 1);
     assert_eq!(names(dir.path()), ["calico.tmp.1", "istio-cni.tmp.", "istio-cni.tmp.x1"]);
 }
 
