@@ -51,12 +51,16 @@ enum Output {
 
 /// `--flag` alone is true, as is customary for Istio; the others need a value.
 macro_rules! flags {
-    (strings { $($string:ident = $string_name:literal),* $(,)? } bools { $($bool:ident = $bool_name:literal),* $(,)? } ints { $($int:ident = $int_name:literal),* $(,)? }) => {
+    (
+        strings { $($(#[$string_meta:meta])* $string:ident = $string_name:literal),* $(,)? }
+        bools { $($(#[$bool_meta:meta])* $bool:ident = $bool_name:literal),* $(,)? }
+        ints { $($(#[$int_meta:meta])* $int:ident = $int_name:literal),* $(,)? }
+    ) => {
         #[derive(Debug, Default, ClapArgs)]
         struct InstallFlags {
-            $(#[arg(long = $string_name, overrides_with = stringify!($string))] $string: Option<String>,)*
-            $(#[arg(long = $bool_name, overrides_with = stringify!($bool), num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = flag_bool)] $bool: Option<bool>,)*
-            $(#[arg(long = $int_name, overrides_with = stringify!($int), value_parser = flag_int, allow_hyphen_values = true)] $int: Option<i64>,)*
+            $($(#[$string_meta])* #[arg(long = $string_name, overrides_with = stringify!($string))] $string: Option<String>,)*
+            $($(#[$bool_meta])* #[arg(long = $bool_name, overrides_with = stringify!($bool), num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = flag_bool)] $bool: Option<bool>,)*
+            $($(#[$int_meta])* #[arg(long = $int_name, overrides_with = stringify!($int), value_parser = flag_int, allow_hyphen_values = true)] $int: Option<i64>,)*
         }
 
         impl InstallFlags {
@@ -74,40 +78,71 @@ macro_rules! flags {
 
 flags! {
     strings {
+        /// The node's CNI configuration directory, as seen here.
         mounted_cni_net_dir = "mounted-cni-net-dir",
+        /// Run directory; the same path here and on the node.
         cni_agent_run_dir = "cni-agent-run-dir",
+        /// File to work on instead of the first valid one; in stand-alone mode the file to create.
         cni_conf_name = "cni-conf-name",
+        #[arg(hide = true)]
         istio_owned_cni_config_filename = "istio-owned-cni-config-filename",
+        /// CA certificates of the API server; default: the service account's.
         kube_ca_file = "kube-ca-file",
+        #[arg(hide = true)]
         ztunnel_uds_address = "ztunnel-uds-address",
+        #[arg(hide = true)]
         cni_network_config = "cni-network-config",
+        #[arg(hide = true)]
         cni_network_config_file = "cni-network-config-file",
+        #[arg(hide = true)]
         log_level = "log-level",
+        #[arg(hide = true)]
         repair_broken_pod_label_key = "repair-broken-pod-label-key",
+        #[arg(hide = true)]
         repair_broken_pod_label_value = "repair-broken-pod-label-value",
+        #[arg(hide = true)]
         repair_node_name = "repair-node-name",
+        #[arg(hide = true)]
         repair_sidecar_annotation = "repair-sidecar-annotation",
+        #[arg(hide = true)]
         repair_init_container_name = "repair-init-container-name",
+        #[arg(hide = true)]
         repair_init_container_termination_message = "repair-init-container-termination-message",
+        #[arg(hide = true)]
         repair_label_selectors = "repair-label-selectors",
+        #[arg(hide = true)]
         repair_field_selectors = "repair-field-selectors",
+        #[arg(hide = true)]
         ctrlz_address = "ctrlz_address",
     }
     bools {
+        /// Join the existing configuration (default), or write a file of our own.
         chained_cni_plugin = "chained-cni-plugin",
+        #[arg(hide = true)]
         istio_owned_cni_config = "istio-owned-cni-config",
+        /// Mode 0640 instead of 0600 for configuration files that are created.
         cni_conf_group_read = "cni-conf-group-read",
+        /// The plugin does not check the API server's certificate.
         skip_tls_verify = "skip-tls-verify",
+        /// Not supported: refuses to start.
         ambient_enabled = "ambient-enabled",
+        #[arg(hide = true)]
         enable_ambient_detection_retry = "enable-ambient-detection-retry",
+        #[arg(hide = true)]
         repair_enabled = "repair-enabled",
+        #[arg(hide = true)]
         repair_delete_pods = "repair-delete-pods",
+        #[arg(hide = true)]
         repair_label_pods = "repair-label-pods",
     }
     ints {
+        /// Mode of the kubeconfig, for example 0600.
         kubeconfig_mode = "kubeconfig-mode",
+        #[arg(hide = true)]
         monitoring_port = "monitoring-port",
+        #[arg(hide = true)]
         repair_init_container_exit_code = "repair-init-container-exit-code",
+        #[arg(hide = true)]
         ctrlz_port = "ctrlz_port",
     }
 }
