@@ -100,12 +100,7 @@ pub fn apply(settings: &Settings) -> Result<Applied, ApplyError> {
     let plan = sidecar(&settings, &facts);
     let differences = apply_plan(&plan)?;
     let added = if facts.ipv6 { routes::add_passthrough().map_err(ApplyError::Passthrough)? } else { false };
-    Ok(Applied {
-        changed: added || !differences.is_empty(),
-        differences,
-        ipv6: facts.ipv6,
-        rules: rule_count(&plan),
-    })
+    Ok(Applied { changed: added || !differences.is_empty(), differences, ipv6: facts.ipv6, rules: rule_count(&plan) })
 }
 
 /// Brings the calling thread's namespace to `plan`. Returns what differed before, with its family.

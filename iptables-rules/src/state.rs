@@ -129,7 +129,10 @@ pub fn differences(wanted: &WantedChains, have: &Have) -> Vec<Difference> {
     for ((table, name), chain) in wanted {
         if have.rules(*table, name).is_none() {
             found.push(Difference::Missing(*table, (*name).to_owned()));
-        } else if !chain.rules().map(|rule| &rule.exprs).eq(have.ours(*table, name, Some(chain)).iter().map(|it| &it.exprs))
+        } else if !chain
+            .rules()
+            .map(|rule| &rule.exprs)
+            .eq(have.ours(*table, name, Some(chain)).iter().map(|it| &it.exprs))
         {
             found.push(Difference::Differs(*table, (*name).to_owned()));
         }

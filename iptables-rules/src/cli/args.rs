@@ -115,9 +115,8 @@ impl Args {
     /// The options, from flags and from the variables that `env` knows.
     pub fn options(&self, env: impl Fn(&str) -> Option<String>) -> Options {
         let defaults = Options::default();
-        let text = |flag: &Option<String>, name: &str, default: String| {
-            flag.clone().or_else(|| env(name)).unwrap_or(default)
-        };
+        let text =
+            |flag: &Option<String>, name: &str, default: String| flag.clone().or_else(|| env(name)).unwrap_or(default);
         let on = |flag: Option<bool>, names: [&str; 2]| {
             let set = || names.iter().rev().filter(|name| !name.is_empty()).find_map(|name| env(name));
             flag.unwrap_or_else(|| set().is_some_and(|value| boolean(&value).unwrap_or(false)))
@@ -125,7 +124,11 @@ impl Args {
         Options {
             // The only flag without a variable.
             envoy_port: self.envoy_port.clone().unwrap_or(defaults.envoy_port),
-            inbound_capture_port: text(&self.inbound_capture_port, "INBOUND_CAPTURE_PORT", defaults.inbound_capture_port),
+            inbound_capture_port: text(
+                &self.inbound_capture_port,
+                "INBOUND_CAPTURE_PORT",
+                defaults.inbound_capture_port,
+            ),
             inbound_tunnel_port: text(&self.inbound_tunnel_port, "INBOUND_TUNNEL_PORT", defaults.inbound_tunnel_port),
             proxy_uid: text(&self.proxy_uid, "PROXY_UID", defaults.proxy_uid),
             proxy_gid: text(&self.proxy_gid, "PROXY_GID", defaults.proxy_gid),

@@ -8,7 +8,9 @@ use thiserror::Error;
 
 /// No address that tells which families the namespace uses.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("no valid local IP address found: the network namespace has only loopback and link-local addresses; is the pod's network set up before these rules?")]
+#[error(
+    "no valid local IP address found: the network namespace has only loopback and link-local addresses; is the pod's network set up before these rules?"
+)]
 pub struct NoLocalAddress;
 
 /// The host's address and whether IPv6 rules are wanted.

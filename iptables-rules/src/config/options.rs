@@ -100,7 +100,9 @@ pub enum InvalidOption {
         source: InvalidCidr,
     },
     /// Everything cannot be excluded.
-    #[error("invalid value for OUTBOUND_IP_RANGES_EXCLUDE (--istio-service-exclude-cidr): `*` would exclude everything; list the ranges")]
+    #[error(
+        "invalid value for OUTBOUND_IP_RANGES_EXCLUDE (--istio-service-exclude-cidr): `*` would exclude everything; list the ranges"
+    )]
     ExcludeEverything,
     /// The list is longer than a rule can hold.
     #[error("ISTIO_OUTBOUND_OWNER_GROUPS lists {count} groups, but at most {OWNER_GROUPS_MAX} can be included: {list}")]

@@ -222,7 +222,17 @@ mod tests {
             assert_eq!(text.parse::<Cidr>().map(|cidr| cidr.to_string()), Ok(text.to_owned()));
         }
         assert_eq!("FD00:0:0::1/64".parse::<Cidr>().map(|cidr| cidr.to_string()), Ok("fd00::1/64".to_owned()));
-        for text in ["10.0.0.0", "10.0.0.0/33", "10.0.0.0/08", "10.0.0.0/+8", " 10.0.0.0/8", "fe80::1%eth0/64", "/8", "010.0.0.0/8", ""] {
+        for text in [
+            "10.0.0.0",
+            "10.0.0.0/33",
+            "10.0.0.0/08",
+            "10.0.0.0/+8",
+            " 10.0.0.0/8",
+            "fe80::1%eth0/64",
+            "/8",
+            "010.0.0.0/8",
+            "",
+        ] {
             assert!(text.parse::<Cidr>().is_err(), "{text}");
         }
     }

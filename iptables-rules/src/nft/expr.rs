@@ -181,9 +181,7 @@ impl Expr {
                 Some(Self::Range { negate: find_be32(data, 2)? == 1, low: bytes(3)?, high: bytes(4)? })
             }
             "counter" => Some(Self::Counter),
-            "immediate" if find_be32(data, 1)? == VERDICT => {
-                Verdict::read(find(find(data, 2)?, 2)?).map(Self::Verdict)
-            }
+            "immediate" if find_be32(data, 1)? == VERDICT => Verdict::read(find(find(data, 2)?, 2)?).map(Self::Verdict),
             "match" => Xt::read(data).map(Self::XtMatch),
             "target" => Xt::read(data).map(Self::XtTarget),
             _ => None,

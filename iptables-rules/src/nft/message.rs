@@ -149,14 +149,7 @@ impl Transaction {
         })
     }
 
-    fn command(
-        &mut self,
-        kind: u16,
-        flags: u16,
-        family: Family,
-        table: Table,
-        body: impl FnOnce(&mut Writer),
-    ) -> u32 {
+    fn command(&mut self, kind: u16, flags: u16, family: Family, table: Table, body: impl FnOnce(&mut Writer)) -> u32 {
         self.writer.message(kind, REQUEST | flags, &family_header(Some(family)), |message| {
             message.string(1, table.as_str());
             body(message);

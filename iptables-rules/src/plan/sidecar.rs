@@ -107,10 +107,8 @@ impl Builder<'_> {
     fn redirect_targets(&mut self) {
         let tunnel = to_port(Protocol::Tcp, &self.settings.inbound_tunnel_port);
         self.both(&append(Table::Nat, chain::INBOUND, tunnel, Target::Return));
-        let targets = [
-            (chain::REDIRECT, &self.settings.proxy_port),
-            (chain::IN_REDIRECT, &self.settings.inbound_capture_port),
-        ];
+        let targets =
+            [(chain::REDIRECT, &self.settings.proxy_port), (chain::IN_REDIRECT, &self.settings.inbound_capture_port)];
         for (chain, port) in targets {
             let target = Target::Redirect { port: port.clone(), option: RedirectOption::ToPorts };
             self.both(&append(Table::Nat, chain, vec![Match::Protocol(Protocol::Tcp)], target));

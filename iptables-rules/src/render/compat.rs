@@ -332,11 +332,9 @@ fn redirect(port: u16, family: Family) -> Expr {
     const PORT_GIVEN: u32 = 2;
     let port = port.to_be_bytes();
     let info = match family {
-        Family::V4 => Info::zeroed(24)
-            .set(0, &1u32.to_ne_bytes())
-            .set(4, &PORT_GIVEN.to_ne_bytes())
-            .set(16, &port)
-            .set(18, &port),
+        Family::V4 => {
+            Info::zeroed(24).set(0, &1u32.to_ne_bytes()).set(4, &PORT_GIVEN.to_ne_bytes()).set(16, &port).set(18, &port)
+        }
         Family::V6 => Info::zeroed(40).set(0, &PORT_GIVEN.to_ne_bytes()).set(36, &port).set(38, &port),
     };
     xt_target("REDIRECT", 0, info)

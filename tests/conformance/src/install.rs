@@ -34,12 +34,17 @@ pub fn run(case: &Case) -> Outcome {
 
 fn insert(data: &Value) -> Result<(), String> {
     let text = |key: &str| data[key].as_str().unwrap_or_default();
-    let edited = serde_json::from_str::<Value>(text("element")).map_err(|error| error.to_string()).and_then(|element| {
-        let existing: Value = serde_json::from_str(text("existing")).unwrap_or_default();
-        let single = existing.get("type").is_some();
-        let edited = if single { convert::convert(text("existing"), &element) } else { edit::insert(text("existing"), &element) };
-        edited.map_err(|error| error.to_string())
-    });
+    let edited =
+        serde_json::from_str::<Value>(text("element")).map_err(|error| error.to_string()).and_then(|element| {
+            let existing: Value = serde_json::from_str(text("existing")).unwrap_or_default();
+            let single = existing.get("type").is_some();
+            let edited = if single {
+                convert::convert(text("existing"), &element)
+            } else {
+                edit::insert(text("existing"), &element)
+            };
+            edited.map_err(|error| error.to_string())
+        });
     match (data["expect"]["content"].as_str(), edited) {
         (None, Err(_)) => Ok(()),
         (None, Ok(text)) => Err(format!("expected an error, got\n{text}")),
@@ -154,7 +159,9 @@ fn copies(data: &Value) -> Result<(), String> {
     let after = paths.iter().map(|path| content_of(path)).collect::<Result<Vec<Value>, String>>()?;
     expect("targets", &data["expect"]["targets_after"], &after.into())?;
     expect("copied", &data["expect"]["copied"], &json!(copied))?;
-    for (name, want) in data["expect"]["expect_modes"].as_object().or(data["expect_modes"].as_object()).into_iter().flatten() {
+    for (name, want) in
+        data["expect"]["expect_modes"].as_object().or(data["expect_modes"].as_object()).into_iter().flatten()
+    {
         let found = fs::metadata(paths[0].join(name)).map_err(|error| error.to_string())?.permissions().mode();
         expect("mode", &mode(want), &(found & 0o7777))?;
     }

@@ -1,11 +1,11 @@
 //! `plugin/`: what the plugin decides, maps, answers and hands on.
 
 use cni::{NetConf, PodArgs};
-use istio_cni_plugin::config::Environment;
-use istio_cni_plugin::{ABOUT, IstioCni};
 use iptables_rules::config::HostFacts;
 use iptables_rules::plan::sidecar;
 use iptables_rules::render::iptables::restore;
+use istio_cni_plugin::config::Environment;
+use istio_cni_plugin::{ABOUT, IstioCni};
 use mesh::{Decision, Pod, Redirect, decide, decide_by_name};
 use serde_json::{Value, json};
 
@@ -46,7 +46,9 @@ fn decision(data: &Value) -> Outcome {
             Ok(pod) => match decide(&pod) {
                 Ok(Decision::Skip(reason)) => json!({"decision": "skip", "reason": reason.as_str()}),
                 Ok(Decision::Redirect(redirect)) => json!({"decision": "redirect", "redirect": redirect.to_json()}),
-                Err(invalid) => json!({"decision": "error", "because": "invalid-annotation", "annotation": invalid.annotation}),
+                Err(invalid) => {
+                    json!({"decision": "error", "because": "invalid-annotation", "annotation": invalid.annotation})
+                }
             },
             Err(fault) => return Outcome::Failed(fault),
         },

@@ -24,9 +24,8 @@ pub fn run(case: &Case) -> Outcome {
         "rules" | "cni-pod" if tproxy => Outcome::Pending("sidecar/rules, TPROXY".to_owned()),
         "rules" => check(data).into(),
         "cni-pod" => check(data).and_then(|()| crate::plugin::maps_to(data)).into(),
-        "unit" => unit(data).unwrap_or_else(|| {
-            Outcome::Pending(format!("sidecar/unit, {}", data["unit"].as_str().unwrap_or("?")))
-        }),
+        "unit" => unit(data)
+            .unwrap_or_else(|| Outcome::Pending(format!("sidecar/unit, {}", data["unit"].as_str().unwrap_or("?")))),
         _ => pending(case),
     }
 }

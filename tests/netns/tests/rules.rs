@@ -150,11 +150,9 @@ fn rules_of_others_stay_where_they_are() {
         return;
     }
     let sandbox = Sandbox::with_addresses(DUAL);
-    sandbox.sh(
-        "iptables-nft -t nat -N CANARY; iptables-nft -t nat -A OUTPUT -p tcp --dport 1 -j CANARY;
+    sandbox.sh("iptables-nft -t nat -N CANARY; iptables-nft -t nat -A OUTPUT -p tcp --dport 1 -j CANARY;
          iptables-nft -t nat -A PREROUTING -p tcp --dport 2 -j RETURN; iptables-nft -A INPUT -s 1.2.3.4 -j DROP;
-         nft add table inet other; nft add chain inet other c '{ type filter hook input priority 0 ; }'",
-    );
+         nft add table inet other; nft add chain inet other c '{ type filter hook input priority 0 ; }'");
     let foreign = sandbox.saved_rules();
     sandbox.run(|| apply(&everything())).unwrap();
     sandbox.sh("iptables-nft -t nat -A OUTPUT -p tcp --dport 3 -j CANARY");
@@ -164,7 +162,8 @@ fn rules_of_others_stay_where_they_are() {
     for line in foreign.lines().filter(|line| line.starts_with("-A")) {
         assert!(saved.contains(line), "{line} is gone:\n{saved}");
     }
-    let order: Vec<&str> = saved.lines().filter(|line| line.starts_with("-A OUTPUT") && line.contains("CANARY")).collect();
+    let order: Vec<&str> =
+        saved.lines().filter(|line| line.starts_with("-A OUTPUT") && line.contains("CANARY")).collect();
     assert_eq!(order.len(), 2, "{saved}");
     assert!(order[0].contains("--dport 1") && order[1].contains("--dport 3"), "{saved}");
     assert!(sandbox.sh("nft list ruleset").contains("table inet other"));
@@ -183,7 +182,10 @@ fn another_configuration_leaves_nothing_of_the_earlier_one() {
     let saved = |sandbox: &Sandbox| {
         // Built-in chains and tables may stay behind, empty.
         let text = sandbox.saved_rules();
-        text.lines().filter(|line| line.starts_with("-A") || line.starts_with(":ISTIO")).map(str::to_owned).collect::<Vec<_>>()
+        text.lines()
+            .filter(|line| line.starts_with("-A") || line.starts_with(":ISTIO"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     assert_eq!(saved(&changed), saved(&fresh));
 }

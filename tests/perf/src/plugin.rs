@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use testkit::api::ApiServer;
 use testkit::netns::Sandbox;
 
-use crate::process::{Call, peak_memory};
+use crate::process::Call;
 use crate::series::{Subject, compare};
 
 const ROUNDS: usize = 60;
@@ -73,7 +73,8 @@ fn pod(injected: bool) -> Value {
         annotations["sidecar.istio.io/status"] = "{}".into();
     }
     // About as large as pods are.
-    let filler: Vec<Value> = (0..60).map(|n| json!({"name": format!("SETTING_{n}"), "value": "x".repeat(100)})).collect();
+    let filler: Vec<Value> =
+        (0..60).map(|n| json!({"name": format!("SETTING_{n}"), "value": "x".repeat(100)})).collect();
     containers[0]["env"] = filler.into();
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "shop", "annotations": annotations},
            "spec": {"containers": containers}})
@@ -88,7 +89,9 @@ fn checked((took, output): (Duration, Output), what: &str) -> Duration {
 pub fn measure(plugin: &Path, empty: &Path, peer: Option<&Path>) {
     let node = Node::new();
     let nothing = Call { env: Vec::new(), stdin: String::new() };
-    let everyone: Vec<(&str, PathBuf)> = [("istio-cni", plugin)].into_iter().chain(peer.map(|it| ("peer", it)))
+    let everyone: Vec<(&str, PathBuf)> = [("istio-cni", plugin)]
+        .into_iter()
+        .chain(peer.map(|it| ("peer", it)))
         .map(|(name, path)| (name, path.to_owned()))
         .collect();
     let against_empty = |title: &str, calls: &dyn Fn(usize) -> (Option<Sandbox>, Call)| {
@@ -105,7 +108,9 @@ pub fn measure(plugin: &Path, empty: &Path, peer: Option<&Path>) {
     against_empty("VERSION", &|_| (None, Call { env: vec![("CNI_COMMAND", "VERSION".into())], stdin: String::new() }));
     against_empty("DEL", &|_| (None, node.call("DEL", ("shop", "web"), here)));
     against_empty("ADD, excluded namespace", &|_| (None, node.call("ADD", ("kube-system", "dns"), here)));
-    against_empty("ADD, pod outside the mesh, read from the API server", &|_| (None, node.call("ADD", ("shop", "plain"), here)));
+    against_empty("ADD, pod outside the mesh, read from the API server", &|_| {
+        (None, node.call("ADD", ("shop", "plain"), here))
+    });
     against_empty("ADD, sidecar pod, read from the API server, rules applied", &|_| {
         let sandbox = Sandbox::with_addresses(ADDRESSES);
         let call = node.call("ADD", ("shop", "web"), &sandbox.path());
@@ -115,12 +120,10 @@ pub fn measure(plugin: &Path, empty: &Path, peer: Option<&Path>) {
     println!("one ADD of a sidecar pod");
     for (name, path) in &everyone {
         let sandbox = Sandbox::with_addresses(ADDRESSES);
-        let started = node.call("ADD", ("shop", "web"), &sandbox.path()).follow(path);
-        let again = Sandbox::with_addresses(ADDRESSES);
-        let memory = peak_memory(path, &node.call("ADD", ("shop", "web"), &again.path()), 5);
+        let observed = node.call("ADD", ("shop", "web"), &sandbox.path()).observe(path);
         println!(
-            "  {name:12} {} programs and {} processes started, {memory} KiB at its peak",
-            started.programs, started.processes
+            "  {name:12} {} programs and {} processes started, {} KiB at its peak",
+            observed.programs, observed.processes, observed.peak
         );
     }
 }

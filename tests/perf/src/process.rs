@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,15 @@ pub struct Call {
     pub stdin: String,
 }
 
-/// What a program started.
+/// What a program did besides its work.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Started {
-    /// Other programs.
+pub struct Observed {
+    /// Other programs that it started.
     pub programs: usize,
-    /// Processes.
+    /// Processes that it started.
     pub processes: usize,
+    /// Its largest resident memory, in KiB.
+    pub peak: u64,
 }
 
 impl Call {
@@ -46,8 +48,9 @@ impl Call {
         (started.elapsed(), output)
     }
 
-    /// Runs it under ptrace and counts what it starts.
-    pub fn follow(&self, program: &Path) -> Started {
+    /// Runs it under ptrace and counts what it starts. Memory is read as it exits; what `wait4` says would at least be
+    /// the size of this harness, which forked it.
+    pub fn observe(&self, program: &Path) -> Observed {
         use std::os::unix::process::CommandExt;
         let mut command = self.command(program);
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -55,18 +58,21 @@ impl Call {
         unsafe { command.pre_exec(|| ptrace::traceme().map_err(Into::into)) };
         let mut child = command.spawn().expect("the program starts");
         child.stdin.take().expect("piped").write_all(self.stdin.as_bytes()).ok();
-        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
-        follow(pid)
+        let observed = follow(Pid::from_raw(i32::try_from(child.id()).expect("a pid")));
+        // The tracer has reaped it already.
+        let _ = child.wait();
+        observed
     }
 }
 
-fn follow(first: Pid) -> Started {
-    let mut started = Started::default();
+fn follow(first: Pid) -> Observed {
+    let mut observed = Observed::default();
     waitpid(first, None).expect("the first stop");
     let options = ptrace::Options::PTRACE_O_TRACEEXEC
         | ptrace::Options::PTRACE_O_TRACEFORK
         | ptrace::Options::PTRACE_O_TRACEVFORK
         | ptrace::Options::PTRACE_O_TRACECLONE
+        | ptrace::Options::PTRACE_O_TRACEEXIT
         | ptrace::Options::PTRACE_O_EXITKILL;
     ptrace::setoptions(first, options).expect("ptrace options");
     ptrace::cont(first, None).expect("goes on");
@@ -74,8 +80,9 @@ fn follow(first: Pid) -> Started {
         match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::__WALL)) {
             Ok(WaitStatus::PtraceEvent(pid, _, event)) => {
                 match event {
-                    libc::PTRACE_EVENT_EXEC => started.programs += 1,
-                    libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => started.processes += 1,
+                    libc::PTRACE_EVENT_EXEC => observed.programs += 1,
+                    libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => observed.processes += 1,
+                    libc::PTRACE_EVENT_EXIT if pid == first => observed.peak = peak_memory(pid).unwrap_or(0),
                     _ => {}
                 }
                 let _ = ptrace::cont(pid, None);
@@ -85,48 +92,15 @@ fn follow(first: Pid) -> Started {
                 let pass_on = (signal != Signal::SIGSTOP && signal != Signal::SIGTRAP).then_some(signal);
                 let _ = ptrace::cont(pid, pass_on);
             }
-            Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) if pid == first => return started,
+            Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) if pid == first => return observed,
             Ok(_) => {}
-            Err(_) => return started,
+            Err(_) => return observed,
         }
     }
 }
 
-/// Largest resident memory of the program, in KiB: its own, not that of the harness that forked it.
-pub fn peak_memory(program: &Path, call: &Call, runs: usize) -> u64 {
-    let mut peaks: Vec<u64> = (0..runs).filter_map(|_| one_peak(program, call)).collect();
-    peaks.sort_unstable();
-    peaks.get(peaks.len() / 2).copied().unwrap_or(0)
-}
-
-/// Stops the program at its exit and reads `VmHWM`.
-fn one_peak(program: &Path, call: &Call) -> Option<u64> {
-    use std::os::unix::process::CommandExt;
-    let mut command = call.command(program);
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: ptrace is async-signal-safe.
-    unsafe { command.pre_exec(|| ptrace::traceme().map_err(Into::into)) };
-    let mut child = command.spawn().ok()?;
-    child.stdin.take()?.write_all(call.stdin.as_bytes()).ok();
-    let pid = Pid::from_raw(i32::try_from(child.id()).ok()?);
-    waitpid(pid, None).ok()?;
-    ptrace::setoptions(pid, ptrace::Options::PTRACE_O_TRACEEXIT | ptrace::Options::PTRACE_O_EXITKILL).ok()?;
-    ptrace::cont(pid, None).ok()?;
-    let mut peak = None;
-    loop {
-        match waitpid(pid, None).ok()? {
-            WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXIT) => {
-                let status = std::fs::read_to_string(PathBuf::from(format!("/proc/{pid}/status"))).ok()?;
-                let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-                peak = line.split_whitespace().nth(1)?.parse().ok();
-                ptrace::cont(pid, None).ok()?;
-            }
-            WaitStatus::Exited(..) | WaitStatus::Signaled(..) => return peak,
-            WaitStatus::Stopped(_, signal) => {
-                let pass_on = (signal != Signal::SIGSTOP && signal != Signal::SIGTRAP).then_some(signal);
-                ptrace::cont(pid, pass_on).ok()?;
-            }
-            _ => ptrace::cont(pid, None).ok()?,
-        }
-    }
+fn peak_memory(pid: Pid) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
 }

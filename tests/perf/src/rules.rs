@@ -30,7 +30,8 @@ fn default_set() -> Settings {
 /// Runs a program with this input inside the calling thread's namespace.
 fn exec(program: &str, args: &[&str], input: &str) -> Duration {
     let started = Instant::now();
-    let mut child = Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect(program);
+    let mut child =
+        Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect(program);
     child.stdin.take().expect("piped").write_all(input.as_bytes()).ok();
     assert!(child.wait().expect(program).success(), "{program} failed");
     started.elapsed()
@@ -48,9 +49,8 @@ pub fn measure(command: &Path) {
     let settings = default_set();
     let plan = sidecar(&settings, &HostFacts { ipv6: true, ..HostFacts::default() });
     let (v4, v6) = (restore(&plan.v4).join("\n") + "\n", restore(&plan.v6).join("\n") + "\n");
-    let in_fresh = |addresses: &[&str], work: &(dyn Fn() -> Duration + Sync)| {
-        Sandbox::with_addresses(addresses).run(work)
-    };
+    let in_fresh =
+        |addresses: &[&str], work: &(dyn Fn() -> Duration + Sync)| Sandbox::with_addresses(addresses).run(work);
     let (v4_only, dual): (&[&str], &[&str]) = (&["10.0.0.2/24"], &["10.0.0.2/24", "fd00:9::2/64"]);
 
     compare(
@@ -71,7 +71,8 @@ pub fn measure(command: &Path) {
             Subject::new("ours", |_| in_fresh(dual, &|| timed_apply(&settings))),
             Subject::new("iptables-nft-restore + ip6tables-nft-restore", |_| {
                 in_fresh(dual, &|| {
-                    exec("iptables-nft-restore", &["--noflush"], &v4) + exec("ip6tables-nft-restore", &["--noflush"], &v6)
+                    exec("iptables-nft-restore", &["--noflush"], &v4)
+                        + exec("ip6tables-nft-restore", &["--noflush"], &v6)
                 })
             }),
             Subject::new("ours, applied again", |_| {
