@@ -4,7 +4,7 @@
 //! that depends on the agent can hold up the agent itself, or pods we would skip anyway.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use agent_api::{PluginConfig, paths};
 use cni::error::code;
@@ -18,6 +18,9 @@ use crate::config::Environment;
 use crate::log::{Level, Logger};
 use crate::pod_get::{Budget, read_pod};
 
+/// The reason of a pod that is redirected, beside those of [`SkipReason`].
+const REDIRECT: &str = "redirect";
+
 /// Serves one ADD and logs how it ended.
 pub(crate) fn add(request: &Request, environment: &Environment, budget: &Budget) -> Result<String, Error> {
     let started = Instant::now();
@@ -26,7 +29,7 @@ pub(crate) fn add(request: &Request, environment: &Environment, budget: &Budget)
     log.label("netns", request.netns.as_str());
     log.label("if", request.ifname.as_str());
     let outcome = decide_and_act(request, environment, budget, &mut log);
-    log.label("elapsed_ms", u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX));
+    log.label("elapsed_ms", milliseconds(started.elapsed()));
     match outcome {
         Ok((result, end)) => {
             match end {
@@ -35,7 +38,10 @@ pub(crate) fn add(request: &Request, environment: &Environment, budget: &Budget)
                     let level = if reason == SkipReason::NotKubernetes { Level::Debug } else { Level::Info };
                     log.write(level, "pod is left alone");
                 }
-                End::Redirected => log.write(Level::Info, "pod is redirected to its sidecar"),
+                End::Redirected => {
+                    log.label("reason", REDIRECT);
+                    log.write(Level::Info, "pod is redirected to its sidecar");
+                }
             }
             Ok(result)
         }
@@ -45,6 +51,11 @@ pub(crate) fn add(request: &Request, environment: &Environment, budget: &Budget)
             Err(error)
         }
     }
+}
+
+/// For the log: thousandths are enough, since a whole ADD takes a few milliseconds.
+fn milliseconds(elapsed: Duration) -> f64 {
+    (elapsed.as_secs_f64() * 1e6).round() / 1e3
 }
 
 /// How a successful ADD ended.

@@ -10,6 +10,7 @@ pub mod envoy;
 #[cfg(feature = "node")]
 pub mod image;
 pub mod netns;
+pub mod process;
 pub mod service_account;
 pub mod traffic;
 #[cfg(feature = "node")]

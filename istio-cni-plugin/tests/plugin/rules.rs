@@ -1,6 +1,9 @@
 //! Rules in real network namespaces. Needs root; see `testkit::netns::available`.
 
+use std::path::Path;
+
 use testkit::netns::{Sandbox, available};
+use testkit::process::Call;
 
 use crate::call::{Node, api_with, plain_pod, sidecar_pod};
 
@@ -11,14 +14,14 @@ fn sandbox(node: &mut Node) -> Sandbox {
 }
 
 #[test]
-fn an_injected_pod_is_redirected_without_any_program_of_the_host() {
+fn an_injected_pod_is_redirected() {
     if !available() {
         return;
     }
     let api = api_with(sidecar_pod(&[("traffic.sidecar.istio.io/excludeInboundPorts", "3306")]));
     let mut node = Node::with_agent(&api);
     let sandbox = sandbox(&mut node);
-    assert_eq!(node.call().reason(&node.prev_result()), "");
+    assert_eq!(node.call().reason(&node.prev_result()), "redirect");
     let rules = sandbox.saved_rules();
     for rule in [
         "-A ISTIO_INBOUND -p tcp -m tcp --dport 3306 -j RETURN",
@@ -29,6 +32,23 @@ fn an_injected_pod_is_redirected_without_any_program_of_the_host() {
     // The runtime may try the same sandbox again.
     assert_eq!(node.call().exit, 0);
     assert_eq!(sandbox.saved_rules(), rules);
+}
+
+#[test]
+fn a_minimal_host_without_iptables_nft_or_a_shell_is_enough() {
+    if !available() {
+        return;
+    }
+    let api = api_with(sidecar_pod(&[]));
+    let mut node = Node::with_agent(&api);
+    let sandbox = sandbox(&mut node);
+    let call = Call {
+        env: node.env.iter().map(|(key, value)| (key.clone(), value.into())).collect(),
+        stdin: node.conf.to_string(),
+    };
+    let observed = call.observe(Path::new(env!("CARGO_BIN_EXE_istio-cni")));
+    assert_eq!((observed.programs, observed.processes), (0, 0));
+    assert!(sandbox.saved_rules().contains("ISTIO_OUTPUT"));
 }
 
 #[test]

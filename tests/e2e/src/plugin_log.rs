@@ -34,21 +34,12 @@ fn find(log: &str, pod: &str) -> Option<Outcome> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let outcome = |line: Value| {
         (line.get("pod")? == pod).then_some(())?;
-        let elapsed_ms = number(line.get("elapsed_ms")?)?;
-        // A pod that is left alone has a reason; the message tells the rest.
-        let reason = match line.get("reason").and_then(Value::as_str) {
-            Some(reason) => reason,
-            None if line.get("msg")?.as_str()?.contains("redirected") => REDIRECTED,
-            None => line.get("msg")?.as_str()?,
-        };
-        let reason = reason.to_owned();
+        let elapsed_ms = line.get("elapsed_ms")?.as_f64()?;
+        // Without a reason it ended in an error, which the message tells.
+        let reason = line.get("reason").or(line.get("msg"))?.as_str()?.to_owned();
         Some(Outcome { reason, elapsed_ms })
     };
     lines.filter_map(outcome).next_back()
-}
-
-fn number(value: &Value) -> Option<f64> {
-    value.as_f64().or_else(|| value.as_str()?.parse().ok())
 }
 
 #[cfg(test)]
@@ -59,8 +50,8 @@ mod tests {
     fn the_outcome_is_found_among_other_lines() {
         let log = concat!(
             "{\"level\":\"info\",\"msg\":\"start\",\"pod\":\"shop/web\"}\n",
-            "{\"level\":\"info\",\"msg\":\"pod is redirected\",\"pod\":\"shop/web\",\"elapsed_ms\":4.5}\n",
-            "{\"level\":\"info\",\"msg\":\"done\",\"pod\":\"shop/web-2\",\"reason\":\"no-istio-proxy\",\"elapsed_ms\":\"2\"}\n",
+            "{\"level\":\"info\",\"msg\":\"done\",\"pod\":\"shop/web\",\"reason\":\"redirect\",\"elapsed_ms\":4.5}\n",
+            "{\"level\":\"info\",\"msg\":\"done\",\"pod\":\"shop/web-2\",\"reason\":\"no-istio-proxy\",\"elapsed_ms\":2.0}\n",
             "half a li",
         );
         assert_eq!(find(log, "shop/web"), Some(Outcome { reason: REDIRECTED.to_owned(), elapsed_ms: 4.5 }));

@@ -196,9 +196,8 @@ impl Story<'_> {
     }
 }
 
-/// A time as far as it was measured: the plugin may log whole milliseconds.
 fn milliseconds(elapsed: f64) -> String {
-    if elapsed < 0.05 { "< 1 ms".to_owned() } else { format!("{elapsed:.1} ms").replace(".0 ms", " ms") }
+    format!("{elapsed:.1} ms")
 }
 
 fn compare_reason(pod: &str, outcome: Option<&Outcome>, expected: &Expected) -> Result<(), Failure> {

@@ -2,7 +2,6 @@
 //! implementation of the plugin. Everything that is compared is run in turn; medians and ratios are printed.
 
 mod plugin;
-mod process;
 mod rules;
 mod series;
 

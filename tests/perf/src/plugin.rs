@@ -14,8 +14,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use testkit::api::ApiServer;
 use testkit::netns::Sandbox;
+use testkit::process::Call;
 
-use crate::process::Call;
 use crate::series::{Subject, compare};
 
 const ROUNDS: usize = 60;
@@ -43,7 +43,7 @@ impl Node {
 
     fn call(&self, command: &str, pod: (&str, &str), netns: &Path) -> Call {
         let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={}", pod.0, pod.1);
-        let env: Vec<(&'static str, OsString)> = vec![
+        let env: [(&str, OsString); 7] = [
             ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin".into()),
             ("CNI_COMMAND", command.into()),
             ("CNI_CONTAINERID", "c1".into()),
@@ -60,7 +60,7 @@ impl Node {
             "prevResult": {"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": netns}],
                            "ips": [{"address": "10.0.0.2/24", "gateway": "10.0.0.1", "interface": 0}]},
         });
-        Call { env, stdin: stdin.to_string() }
+        Call { env: env.map(|(name, value)| (name.to_owned(), value)).to_vec(), stdin: stdin.to_string() }
     }
 }
 
@@ -105,7 +105,9 @@ pub fn measure(plugin: &Path, empty: &Path, peer: Option<&Path>) {
         compare(title, ROUNDS, subjects);
     };
     let here = Path::new("/var/run/netns/none");
-    against_empty("VERSION", &|_| (None, Call { env: vec![("CNI_COMMAND", "VERSION".into())], stdin: String::new() }));
+    against_empty("VERSION", &|_| {
+        (None, Call { env: vec![("CNI_COMMAND".to_owned(), "VERSION".into())], stdin: String::new() })
+    });
     against_empty("DEL", &|_| (None, node.call("DEL", ("shop", "web"), here)));
     against_empty("ADD, excluded namespace", &|_| (None, node.call("ADD", ("kube-system", "dns"), here)));
     against_empty("ADD, pod outside the mesh, read from the API server", &|_| {

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 /// One call of a plugin.
 pub struct Call {
     /// Variables; nothing else is in the environment.
-    pub env: Vec<(&'static str, OsString)>,
+    pub env: Vec<(String, OsString)>,
     /// What it reads.
     pub stdin: String,
 }
@@ -39,6 +39,9 @@ impl Call {
     }
 
     /// Runs it and returns the time from start to end, and what it said.
+    ///
+    /// # Panics
+    /// When it cannot be run.
     pub fn time(&self, program: &Path) -> (Duration, Output) {
         let mut command = self.command(program);
         let started = Instant::now();
@@ -50,6 +53,9 @@ impl Call {
 
     /// Runs it under ptrace and counts what it starts. Memory is read as it exits; what `wait4` says would at least be
     /// the size of this harness, which forked it.
+    ///
+    /// # Panics
+    /// When it cannot be run, or not be followed.
     pub fn observe(&self, program: &Path) -> Observed {
         use std::os::unix::process::CommandExt;
         let mut command = self.command(program);
@@ -76,8 +82,10 @@ fn follow(first: Pid) -> Observed {
         | ptrace::Options::PTRACE_O_EXITKILL;
     ptrace::setoptions(first, options).expect("ptrace options");
     ptrace::cont(first, None).expect("goes on");
+    // Other threads have children of their own.
+    let ours = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
     loop {
-        match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::__WALL)) {
+        match waitpid(Pid::from_raw(-1), Some(ours)) {
             Ok(WaitStatus::PtraceEvent(pid, _, event)) => {
                 match event {
                     libc::PTRACE_EVENT_EXEC => observed.programs += 1,
