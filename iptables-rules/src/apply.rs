@@ -9,6 +9,7 @@ mod routes;
 
 use std::fs;
 use std::io;
+use std::path::PathBuf;
 
 use sys::addresses::local_addresses;
 use sys::netlink::NetlinkError;
@@ -25,7 +26,47 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
 
-/// What an apply did.
+/// Form in which the kernel holds the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Form {
+    /// Tables and chains of iptables, so that its tools show them.
+    #[default]
+    Compatible,
+    /// Tables of our own in family `inet`.
+    Native,
+}
+
+/// Flavour of iptables, where one is forced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flavour {
+    /// The old kernel interface, by the host's programs.
+    Legacy,
+    /// nf_tables.
+    Nft,
+}
+
+/// What to do with the rules of some settings.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Job {
+    /// Which rules.
+    pub settings: Settings,
+    /// In which form.
+    pub form: Form,
+    /// The flavour that someone insists on.
+    pub flavour: Option<Flavour>,
+    /// Replace rules of ours that differ. Without it they are an error, as for Istio.
+    pub reconcile: bool,
+    /// Remove the rules and put none in place.
+    pub cleanup_only: bool,
+    /// Write the rules even when they are there.
+    pub force: bool,
+    /// The program works from the host's file system inside a pod's namespace: helper programs get a sandbox.
+    pub on_host: bool,
+    /// Path of the network namespace, where the file stands for the namespace in locks.
+    pub netns: Option<PathBuf>,
+}
+
+/// What a job did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
     /// False when everything was there already.
@@ -36,6 +77,8 @@ pub struct Applied {
     pub ipv6: bool,
     /// Number of rules wanted, both families together.
     pub rules: usize,
+    /// How they were put in place and why so, for the log: `nf_tables, iptables-compatible: …`.
+    pub backend: String,
 }
 
 /// Why nothing was applied.
@@ -100,7 +143,7 @@ pub fn apply(settings: &Settings) -> Result<Applied, ApplyError> {
     let plan = sidecar(&settings, &facts);
     let differences = apply_plan(&plan)?;
     let added = if facts.ipv6 { routes::add_passthrough().map_err(ApplyError::Passthrough)? } else { false };
-    Ok(Applied { changed: added || !differences.is_empty(), differences, ipv6: facts.ipv6, rules: rule_count(&plan) })
+    Ok(Applied { changed: added || !differences.is_empty(), differences, ipv6: facts.ipv6, rules: rule_count(&plan), backend: String::new() })
 }
 
 /// Brings the calling thread's namespace to `plan`. Returns what differed before, with its family.

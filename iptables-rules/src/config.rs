@@ -7,7 +7,7 @@ pub mod detect;
 pub mod options;
 pub mod values;
 
-pub use values::{Cidr, Id, InvalidCidr, Port, Selection};
+pub use values::{Cidr, Id, InvalidCidr, Mark, Port, Selection};
 
 /// Port the proxy takes outbound connections on.
 pub const DEFAULT_PROXY_PORT: u16 = 15001;
@@ -17,6 +17,10 @@ pub const DEFAULT_INBOUND_CAPTURE_PORT: u16 = 15006;
 pub const DEFAULT_INBOUND_TUNNEL_PORT: u16 = 15008;
 /// UID and GID of the proxy when nothing else is known.
 pub const DEFAULT_PROXY_ID: u32 = 1337;
+/// Mark of inbound packets in TPROXY mode when nothing else is set.
+pub const DEFAULT_TPROXY_MARK: u32 = 1337;
+/// Route table of TPROXY mode when nothing else is set.
+pub const DEFAULT_TPROXY_ROUTE_TABLE: u32 = 133;
 /// IPv4 loopback prefix when nothing else is set.
 pub const DEFAULT_LOOPBACK_V4: &str = "127.0.0.1/32";
 
@@ -64,6 +68,10 @@ pub struct Settings {
     pub proxy_gids: Vec<Id>,
     /// Inbound interception mode.
     pub mode: Mode,
+    /// Mark of inbound packets in TPROXY mode.
+    pub tproxy_mark: Mark,
+    /// Route table of TPROXY mode.
+    pub tproxy_route_table: Mark,
     /// Inbound ports to capture.
     pub inbound_ports: Selection<Port>,
     /// Inbound ports never captured; only looked at when all ports are captured.
@@ -103,6 +111,8 @@ impl Default for Settings {
             proxy_uids: vec![DEFAULT_PROXY_ID.into()],
             proxy_gids: vec![DEFAULT_PROXY_ID.into()],
             mode: Mode::Redirect,
+            tproxy_mark: DEFAULT_TPROXY_MARK.into(),
+            tproxy_route_table: DEFAULT_TPROXY_ROUTE_TABLE.into(),
             inbound_ports: Selection::None,
             inbound_ports_exclude: Vec::new(),
             outbound_cidrs: Selection::None,

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use crate::config::{Cidr, Id, Port};
+use crate::config::{Cidr, Id, Mark, Port};
 
 /// Built-in chains that our rules hook into.
 pub mod builtin {
@@ -31,6 +31,10 @@ pub mod chain {
     pub const REDIRECT: &str = "ISTIO_REDIRECT";
     /// Sends to the proxy's inbound port.
     pub const IN_REDIRECT: &str = "ISTIO_IN_REDIRECT";
+    /// Marks and accepts packets of known inbound connections (TPROXY).
+    pub const DIVERT: &str = "ISTIO_DIVERT";
+    /// Delivers new inbound connections to the proxy's transparent socket.
+    pub const TPROXY: &str = "ISTIO_TPROXY";
     /// Drops what connection tracking calls invalid.
     pub const DROP: &str = "ISTIO_DROP";
 }
@@ -154,6 +158,8 @@ pub enum Owner {
 pub enum ConntrackState {
     /// Belongs to no connection.
     Invalid,
+    /// Belongs to a known connection, or to one that such a connection announced.
+    RelatedOrEstablished,
 }
 
 /// One condition of a rule.
@@ -194,6 +200,15 @@ pub enum Match {
     },
     /// Is in this connection tracking state.
     State(ConntrackState),
+    /// Carries this mark, or not.
+    Mark {
+        /// True for "not".
+        negate: bool,
+        /// The mark.
+        mark: Mark,
+    },
+    /// Its connection carries this mark.
+    ConnectionMark(Mark),
 }
 
 /// What happens to a packet that matches.
@@ -203,6 +218,8 @@ pub enum Target {
     Jump(&'static str),
     /// Leaves the chain.
     Return,
+    /// Is accepted.
+    Accept,
     /// Is dropped.
     Drop,
     /// Is sent to this local port.
@@ -212,6 +229,19 @@ pub enum Target {
         /// The option's spelling; iptables knows two.
         option: RedirectOption,
     },
+    /// Is delivered to a transparent local socket, and marked.
+    Tproxy {
+        /// The socket's port.
+        port: Port,
+        /// The mark.
+        mark: Mark,
+    },
+    /// Is marked.
+    SetMark(Mark),
+    /// Its connection gets its mark.
+    SaveMark,
+    /// It gets its connection's mark.
+    RestoreMark,
     /// Its connection is tracked in this zone.
     ConntrackZone(u16),
 }

@@ -133,6 +133,12 @@ impl Args {
             proxy_uid: text(&self.proxy_uid, "PROXY_UID", defaults.proxy_uid),
             proxy_gid: text(&self.proxy_gid, "PROXY_GID", defaults.proxy_gid),
             mode: text(&self.istio_inbound_interception_mode, "ISTIO_INBOUND_INTERCEPTION_MODE", defaults.mode),
+            tproxy_mark: text(&self.istio_inbound_tproxy_mark, "ISTIO_INBOUND_TPROXY_MARK", defaults.tproxy_mark),
+            tproxy_route_table: text(
+                &self.istio_inbound_tproxy_route_table,
+                "ISTIO_INBOUND_TPROXY_ROUTE_TABLE",
+                defaults.tproxy_route_table,
+            ),
             inbound_ports: text(&self.istio_inbound_ports, "ISTIO_INBOUND_PORTS", defaults.inbound_ports),
             inbound_ports_exclude: text(
                 &self.istio_local_exclude_ports,

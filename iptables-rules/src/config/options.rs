@@ -4,10 +4,10 @@
 
 use thiserror::Error;
 
-use crate::config::values::{Cidr, Id, Port, Selection, items};
+use crate::config::values::{Cidr, Id, Mark, Port, Selection, items};
 use crate::config::{
     DEFAULT_INBOUND_CAPTURE_PORT, DEFAULT_INBOUND_TUNNEL_PORT, DEFAULT_LOOPBACK_V4, DEFAULT_PROXY_ID,
-    DEFAULT_PROXY_PORT, InvalidCidr, Mode, OwnerGroups, Settings,
+    DEFAULT_PROXY_PORT, DEFAULT_TPROXY_MARK, DEFAULT_TPROXY_ROUTE_TABLE, InvalidCidr, Mode, OwnerGroups, Settings,
 };
 
 /// Most owner groups that can be included.
@@ -28,6 +28,10 @@ pub struct Options {
     pub proxy_gid: String,
     /// `--istio-inbound-interception-mode`; exactly `TPROXY`, everything else is REDIRECT.
     pub mode: String,
+    /// `--istio-inbound-tproxy-mark`.
+    pub tproxy_mark: String,
+    /// `--istio-inbound-tproxy-route-table`.
+    pub tproxy_route_table: String,
     /// `--istio-inbound-ports`.
     pub inbound_ports: String,
     /// `--istio-local-exclude-ports`.
@@ -69,6 +73,8 @@ impl Default for Options {
             proxy_uid: String::new(),
             proxy_gid: String::new(),
             mode: String::new(),
+            tproxy_mark: DEFAULT_TPROXY_MARK.to_string(),
+            tproxy_route_table: DEFAULT_TPROXY_ROUTE_TABLE.to_string(),
             inbound_ports: String::new(),
             inbound_ports_exclude: String::new(),
             outbound_cidrs: String::new(),
@@ -144,6 +150,8 @@ impl Options {
             proxy_uids: ids(uid),
             proxy_gids: ids(gid),
             mode: if self.mode == Mode::Tproxy.as_str() { Mode::Tproxy } else { Mode::Redirect },
+            tproxy_mark: Mark::new(&self.tproxy_mark),
+            tproxy_route_table: Mark::new(&self.tproxy_route_table),
             inbound_ports: selected_ports(&self.inbound_ports),
             inbound_ports_exclude: ports(&self.inbound_ports_exclude),
             outbound_cidrs,

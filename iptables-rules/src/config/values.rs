@@ -96,6 +96,51 @@ impl fmt::Display for Id {
     }
 }
 
+/// A packet mark or the number of a route table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    text: String,
+    value: Option<u32>,
+}
+
+impl Mark {
+    /// Takes the text as it is; it never fails, see [`Mark::value`].
+    pub fn new(text: &str) -> Self {
+        let value = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+            Some(digits) => u32::from_str_radix(digits, 16).ok(),
+            None => number(text),
+        };
+        Self { text: text.to_owned(), value }
+    }
+
+    /// The number, decimal or with `0x` in front, or `None` when the text is none.
+    pub fn value(&self) -> Option<u32> {
+        self.value
+    }
+
+    /// The number, if it is written in decimal: routes take no other.
+    pub fn decimal(&self) -> Option<u32> {
+        number(&self.text)
+    }
+
+    /// The text as given.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl From<u32> for Mark {
+    fn from(value: u32) -> Self {
+        Self { text: value.to_string(), value: Some(value) }
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 /// An address range. Host bits are kept: `10.1.2.3/8` stays `10.1.2.3/8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cidr {

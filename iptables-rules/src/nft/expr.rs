@@ -14,6 +14,8 @@ const VERDICT: u32 = 0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Meta {
+    /// The packet's mark.
+    Mark = 3,
     /// Name of the interface it arrived on.
     InInterfaceName = 6,
     /// Name of the interface it leaves on.
@@ -49,6 +51,8 @@ pub enum Compare {
 /// Verdict, `NFT_*` and `NF_*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
+    /// Accept the packet.
+    Accept,
     /// Drop the packet.
     Drop,
     /// Leave the chain.
@@ -60,6 +64,7 @@ pub enum Verdict {
 }
 
 const NF_DROP: i32 = 0;
+const NF_ACCEPT: i32 = 1;
 const NFT_JUMP: i32 = -3;
 const NFT_RETURN: i32 = -5;
 
@@ -203,7 +208,7 @@ fn element(list: &mut Writer, name: &str, data: impl FnOnce(&mut Writer)) {
 
 impl Meta {
     fn from_number(number: u32) -> Option<Self> {
-        [Self::InInterfaceName, Self::OutInterfaceName, Self::L4Protocol].into_iter().find(|it| *it as u32 == number)
+        [Self::Mark, Self::InInterfaceName, Self::OutInterfaceName, Self::L4Protocol].into_iter().find(|it| *it as u32 == number)
     }
 }
 
@@ -222,6 +227,7 @@ impl Compare {
 impl Verdict {
     fn write(&self, value: &mut Writer) {
         let (code, chain) = match self {
+            Self::Accept => (NF_ACCEPT, None),
             Self::Drop => (NF_DROP, None),
             Self::Return => (NFT_RETURN, None),
             Self::Jump(chain) => (NFT_JUMP, Some(chain)),
@@ -237,6 +243,7 @@ impl Verdict {
         let code = find_be32(value, 1)? as i32;
         let chain = find_string(value, 2).map(str::to_owned);
         Some(match (code, chain) {
+            (NF_ACCEPT, None) => Self::Accept,
             (NF_DROP, None) => Self::Drop,
             (NFT_RETURN, None) => Self::Return,
             (NFT_JUMP, Some(chain)) => Self::Jump(chain),
@@ -248,7 +255,7 @@ impl Verdict {
     pub fn chain(&self) -> Option<&str> {
         match self {
             Self::Jump(chain) | Self::Other(_, Some(chain)) => Some(chain),
-            Self::Drop | Self::Return | Self::Other(_, None) => None,
+            Self::Accept | Self::Drop | Self::Return | Self::Other(_, None) => None,
         }
     }
 }
@@ -291,7 +298,8 @@ mod tests {
             Expr::Verdict(Verdict::Jump("ISTIO_OUTPUT".to_owned())),
             Expr::Verdict(Verdict::Return),
             Expr::Verdict(Verdict::Drop),
-            Expr::Verdict(Verdict::Other(1, None)),
+            Expr::Verdict(Verdict::Accept),
+            Expr::Verdict(Verdict::Other(-1, None)),
             Expr::XtMatch(Xt { name: "owner".to_owned(), revision: 1, info: vec![7; 24] }),
             Expr::XtTarget(Xt { name: "CT".to_owned(), revision: 2, info: vec![1; 72] }),
             Expr::Foreign("quota".to_owned()),

@@ -3,7 +3,7 @@
 //! The steps stand in the order in which Istio emits them, because the order decides and the text is compared. A rule
 //! about "loopback" or "passthrough" names the address of its family.
 
-use crate::config::{Cidr, HostFacts, Id, Selection, Settings};
+use crate::config::{Cidr, HostFacts, Id, Mark, Mode, Selection, Settings};
 use crate::model::{
     ConntrackState, Family, Match, Net, Owner, Position, Protocol, RedirectOption, Rule, Table, Target, builtin, chain,
 };
@@ -21,6 +21,8 @@ const ZONE_APPLICATION: u16 = 2;
 const PASSTHROUGH_V4: &str = "127.0.0.6";
 /// The same for IPv6; the address is added to `lo`.
 const PASSTHROUGH_V6: &str = "::6";
+/// Mark of connections of the proxy to the pod's own address in TPROXY mode.
+const OUTBOUND_MARK: u32 = 1338;
 /// IPv6 loopback.
 const LOOPBACK_V6: &str = "::1";
 
@@ -46,6 +48,7 @@ pub(super) fn plan(settings: &Settings, facts: &HostFacts) -> Plan {
     builder.owner_groups();
     builder.dns();
     builder.outbound();
+    builder.tproxy_marks();
     builder.plan
 }
 
@@ -70,6 +73,14 @@ impl Builder<'_> {
         self.each(|_, _| rule.clone());
     }
 
+    fn is_tproxy(&self) -> bool {
+        self.settings.mode == Mode::Tproxy
+    }
+
+    fn passthrough(family: Family) -> Net {
+        Net::host(if family == Family::V4 { PASSTHROUGH_V4 } else { PASSTHROUGH_V6 }, family)
+    }
+
     fn loopback(&self, family: Family) -> Net {
         match family {
             Family::V4 => self.settings.loopback_v4.into(),
@@ -79,11 +90,14 @@ impl Builder<'_> {
 
     /// S1: nothing on these interfaces is captured.
     fn exclude_interfaces(&mut self) {
-        for interface in &self.settings.exclude_interfaces {
-            let arriving = Match::InInterface(interface.clone());
-            self.both(&append(Table::Nat, builtin::PREROUTING, vec![arriving], Target::Return));
-            let leaving = Match::OutInterface(interface.clone());
-            self.both(&append(Table::Nat, builtin::OUTPUT, vec![leaving], Target::Return));
+        let tables: &[Table] = if self.is_tproxy() { &[Table::Nat, Table::Mangle] } else { &[Table::Nat] };
+        for table in tables {
+            for interface in &self.settings.exclude_interfaces {
+                let arriving = Match::InInterface(interface.clone());
+                self.both(&append(*table, builtin::PREROUTING, vec![arriving], Target::Return));
+                let leaving = Match::OutInterface(interface.clone());
+                self.both(&append(*table, builtin::OUTPUT, vec![leaving], Target::Return));
+            }
         }
     }
 
@@ -117,25 +131,85 @@ impl Builder<'_> {
 
     /// S6: what arrives.
     fn inbound(&mut self) {
-        let tcp = || vec![Match::Protocol(Protocol::Tcp)];
-        let capture = Target::Jump(chain::IN_REDIRECT);
-        if self.settings.inbound_ports != Selection::None {
-            self.both(&append(Table::Nat, builtin::PREROUTING, tcp(), Target::Jump(chain::INBOUND)));
+        if self.settings.inbound_ports == Selection::None {
+            return;
         }
+        let table = if self.is_tproxy() { Table::Mangle } else { Table::Nat };
+        if self.is_tproxy() {
+            self.tproxy_chains();
+        }
+        let tcp = || vec![Match::Protocol(Protocol::Tcp)];
+        self.both(&append(table, builtin::PREROUTING, tcp(), Target::Jump(chain::INBOUND)));
         match &self.settings.inbound_ports {
             Selection::None => {}
             Selection::All => {
                 for port in &self.settings.inbound_ports_exclude {
-                    self.both(&append(Table::Nat, chain::INBOUND, to_port(Protocol::Tcp, port), Target::Return));
+                    self.both(&append(table, chain::INBOUND, to_port(Protocol::Tcp, port), Target::Return));
                 }
-                self.both(&append(Table::Nat, chain::INBOUND, tcp(), capture));
+                self.capture_inbound(tcp());
             }
             Selection::Only(ports) => {
                 for port in ports {
-                    self.both(&append(Table::Nat, chain::INBOUND, to_port(Protocol::Tcp, port), capture.clone()));
+                    self.capture_inbound(to_port(Protocol::Tcp, port));
                 }
             }
         }
+    }
+
+    /// What `matches` goes to the proxy.
+    fn capture_inbound(&mut self, matches: Vec<Match>) {
+        if !self.is_tproxy() {
+            self.both(&append(Table::Nat, chain::INBOUND, matches, Target::Jump(chain::IN_REDIRECT)));
+            return;
+        }
+        let mut known = matches.clone();
+        known.push(Match::State(ConntrackState::RelatedOrEstablished));
+        self.both(&append(Table::Mangle, chain::INBOUND, known, Target::Jump(chain::DIVERT)));
+        self.both(&append(Table::Mangle, chain::INBOUND, matches, Target::Jump(chain::TPROXY)));
+    }
+
+    /// S6 in TPROXY mode: known connections are marked, so that the route table delivers them locally; new ones are
+    /// handed to the proxy's transparent socket.
+    fn tproxy_chains(&mut self) {
+        let mark = self.settings.tproxy_mark.clone();
+        self.both(&append(Table::Mangle, chain::DIVERT, vec![], Target::SetMark(mark.clone())));
+        self.both(&append(Table::Mangle, chain::DIVERT, vec![], Target::Accept));
+        let port = self.settings.inbound_capture_port.clone();
+        self.each(|builder, family| {
+            let not_local = Match::Destination { negate: true, net: builder.loopback(family) };
+            let target = Target::Tproxy { port: port.clone(), mark: mark.clone() };
+            append(Table::Mangle, chain::TPROXY, vec![not_local, Match::Protocol(Protocol::Tcp)], target)
+        });
+    }
+
+    /// S18: the mark of an inbound connection follows its answers, and the proxy's own calls to the pod's address carry
+    /// another one.
+    fn tproxy_marks(&mut self) {
+        if !self.is_tproxy() {
+            return;
+        }
+        let mark = self.settings.tproxy_mark.clone();
+        let tcp = || Match::Protocol(Protocol::Tcp);
+        let marked = |mark: &Mark| Match::Mark { negate: false, mark: mark.clone() };
+        let from_lo = || Match::InInterface("lo".to_owned());
+        self.both(&append(Table::Mangle, builtin::PREROUTING, vec![tcp(), marked(&mark)], Target::SaveMark));
+        self.both(&append(Table::Mangle, builtin::OUTPUT, vec![tcp(), on_lo(), marked(&mark)], Target::Return));
+        let users = self.settings.proxy_uids.iter().cloned().map(Owner::User);
+        let owners: Vec<Owner> = users.chain(self.settings.proxy_gids.iter().cloned().map(Owner::Group)).collect();
+        for owner in owners {
+            self.each(|builder, family| {
+                let not_local = Match::Destination { negate: true, net: builder.loopback(family) };
+                let owned = Match::Owner { negate: false, owner: owner.clone() };
+                let target = Target::SetMark(OUTBOUND_MARK.into());
+                append(Table::Mangle, builtin::OUTPUT, vec![not_local, tcp(), on_lo(), owned], target)
+            });
+        }
+        let known = vec![tcp(), Match::ConnectionMark(mark.clone())];
+        self.both(&append(Table::Mangle, builtin::OUTPUT, known, Target::RestoreMark));
+        self.both(&insert(1, vec![tcp(), marked(&mark)]));
+        self.each(|_, family| insert(2, vec![tcp(), Match::Source(Self::passthrough(family)), from_lo()]));
+        let not_the_proxy = Match::Mark { negate: true, mark: OUTBOUND_MARK.into() };
+        self.both(&insert(3, vec![tcp(), from_lo(), not_the_proxy]));
     }
 
     /// S7 to S9: into our chain; excluded ports; what the proxy passes through to the application.
@@ -146,13 +220,7 @@ impl Builder<'_> {
                 self.both(&output(to_port(protocol, port), Target::Return));
             }
         }
-        self.each(|_, family| {
-            let passthrough = match family {
-                Family::V4 => PASSTHROUGH_V4,
-                Family::V6 => PASSTHROUGH_V6,
-            };
-            output(vec![on_lo(), Match::Source(Net::host(passthrough, family))], Target::Return)
-        });
+        self.each(|_, family| output(vec![on_lo(), Match::Source(Self::passthrough(family))], Target::Return));
     }
 
     /// S10 and S11: the proxy's own traffic is not captured again, except its calls to the pod's own address.
@@ -337,6 +405,12 @@ fn output(matches: Vec<Match>, target: Target) -> Rule {
 
 fn insert_first(matches: Vec<Match>, target: Target) -> Rule {
     Rule { position: Position::Insert(1), ..append(Table::Nat, builtin::PREROUTING, matches, target) }
+}
+
+/// Leaves the inbound chain of TPROXY mode, at this place in it.
+fn insert(place: usize, matches: Vec<Match>) -> Rule {
+    let rule = append(Table::Mangle, chain::INBOUND, matches, Target::Return);
+    Rule { position: Position::Insert(place), ..rule }
 }
 
 fn on_lo() -> Match {

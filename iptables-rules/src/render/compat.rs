@@ -6,11 +6,13 @@
 
 use thiserror::Error;
 
-use crate::config::{Cidr, Id, Port};
+use crate::config::{Cidr, Id, Mark, Port};
 use crate::model::{ConntrackState, Family, Match, Net, Owner, Protocol, Rule, Table, Target, builtin};
 use crate::nft::expr::{Compare, Expr, Header, Meta, Verdict, Xt};
 use crate::nft::message::Hook;
 
+/// A mask that leaves a mark whole.
+const EVERY_BIT: [u8; 4] = [0xff; 4];
 /// Longest interface name, in bytes.
 const INTERFACE_NAME_MAX: usize = 15;
 /// Most ports that one multiport match takes.
@@ -35,6 +37,9 @@ pub enum Reason {
     /// A redirect to a range.
     #[error("`{0}` is a range, but traffic can be sent to one port only")]
     RedirectRange(String),
+    /// A mark is not a number.
+    #[error("mark `{0}` is not a number such as 1337 or 0x539")]
+    Mark(String),
     /// A user or group could not be turned into a number.
     #[error("`{0}` is neither a number nor a known user or group")]
     Id(String),
@@ -106,7 +111,9 @@ fn rank(condition: &Match) -> u8 {
         | Match::DestinationPort { .. }
         | Match::NoneOfDestinationPorts(_)
         | Match::Owner { .. }
-        | Match::State(_) => 5,
+        | Match::State(_)
+        | Match::Mark { .. }
+        | Match::ConnectionMark(_) => 5,
     }
 }
 
@@ -136,8 +143,20 @@ fn encode_match(
             exprs.push(owner_match(*negate, owner)?);
             Ok(())
         }
-        Match::State(ConntrackState::Invalid) => {
-            exprs.push(conntrack_state(1));
+        Match::State(state) => {
+            exprs.push(conntrack_state(*state));
+            Ok(())
+        }
+        Match::Mark { negate, mark } => {
+            let operator = if *negate { Compare::Ne } else { Compare::Eq };
+            exprs.push(Expr::LoadMeta(Meta::Mark));
+            exprs.push(Expr::Compare(operator, mark_of(mark)?.to_vec()));
+            Ok(())
+        }
+        // `struct xt_connmark_mtinfo1`: mark, mask, invert.
+        Match::ConnectionMark(mark) => {
+            let info = Info::zeroed(16).set(0, &mark_of(mark)?).set(4, &EVERY_BIT);
+            exprs.push(xt_match("connmark", 1, info));
             Ok(())
         }
     }
@@ -212,6 +231,10 @@ fn mask_byte(prefix: usize, index: usize) -> u8 {
         bits @ 1..=7 => 0xff << (8 - bits),
         _ => 0xff,
     }
+}
+
+fn mark_of(mark: &Mark) -> Result<[u8; 4], Reason> {
+    mark.value().map(u32::to_ne_bytes).ok_or_else(|| Reason::Mark(mark.to_string()))
 }
 
 fn range_of(port: &Port) -> Result<(u16, u16), Reason> {
@@ -305,8 +328,12 @@ fn owner_match(negate: bool, owner: &Owner) -> Result<Expr, Reason> {
 }
 
 /// `struct xt_conntrack_mtinfo3` that looks at the state only.
-fn conntrack_state(states: u16) -> Expr {
+fn conntrack_state(state: ConntrackState) -> Expr {
     const MATCH_STATE: u16 = 1;
+    let states: u16 = match state {
+        ConntrackState::Invalid => 1,
+        ConntrackState::RelatedOrEstablished => 1 << 1 | 1 << 2,
+    };
     xt_match("conntrack", 3, Info::zeroed(168).set(146, &MATCH_STATE.to_ne_bytes()).set(150, &states.to_ne_bytes()))
 }
 
@@ -314,17 +341,40 @@ fn target(target: &Target, family: Family) -> Result<Expr, Reason> {
     Ok(match target {
         Target::Jump(chain) => Expr::Verdict(Verdict::Jump((*chain).to_owned())),
         Target::Return => Expr::Verdict(Verdict::Return),
+        Target::Accept => Expr::Verdict(Verdict::Accept),
         Target::Drop => Expr::Verdict(Verdict::Drop),
         Target::Redirect { port, .. } => {
-            let (low, high) = range_of(port)?;
-            if low != high {
-                return Err(Reason::RedirectRange(port.to_string()));
-            }
-            redirect(low, family)
+            redirect(one_port(port)?, family)
         }
+        // `struct xt_tproxy_target_info_v1`: mask, mark, address, port.
+        Target::Tproxy { port, mark } => {
+            let info = Info::zeroed(32).set(0, &EVERY_BIT).set(4, &mark_of(mark)?);
+            xt_target("TPROXY", 1, info.set(24, &one_port(port)?.to_be_bytes()))
+        }
+        // `struct xt_mark_tginfo2`: mark, mask.
+        Target::SetMark(mark) => {
+            xt_target("MARK", 2, Info::zeroed(8).set(0, &mark_of(mark)?).set(4, &EVERY_BIT))
+        }
+        Target::SaveMark => connection_mark(SAVE_MARK),
+        Target::RestoreMark => connection_mark(RESTORE_MARK),
         // `struct xt_ct_target_info_v1`: flags, zone.
         Target::ConntrackZone(zone) => xt_target("CT", 2, Info::zeroed(72).set(2, &zone.to_ne_bytes())),
     })
+}
+
+/// Modes of the CONNMARK target, `XT_CONNMARK_*`.
+const SAVE_MARK: u8 = 1;
+const RESTORE_MARK: u8 = 2;
+
+/// `struct xt_connmark_tginfo2`: connection mark, its mask, mask of the packet's mark, shift, mode.
+fn connection_mark(mode: u8) -> Expr {
+    xt_target("CONNMARK", 2, Info::zeroed(16).set(4, &EVERY_BIT).set(8, &EVERY_BIT).set(14, &[mode]))
+}
+
+/// A port that traffic is sent to.
+fn one_port(port: &Port) -> Result<u16, Reason> {
+    let (low, high) = range_of(port)?;
+    if low == high { Ok(low) } else { Err(Reason::RedirectRange(port.to_string())) }
 }
 
 /// `struct nf_nat_ipv4_multi_range_compat` with one range, or `struct nf_nat_range`: a port and no address.

@@ -66,6 +66,11 @@ impl Display for Match {
             Self::Owner { negate, owner: Owner::User(id) } => write!(f, "-m owner {}--uid-owner {id}", not(negate)),
             Self::Owner { negate, owner: Owner::Group(id) } => write!(f, "-m owner {}--gid-owner {id}", not(negate)),
             Self::State(ConntrackState::Invalid) => f.write_str("-m conntrack --ctstate INVALID"),
+            Self::State(ConntrackState::RelatedOrEstablished) => {
+                f.write_str("-m conntrack --ctstate RELATED,ESTABLISHED")
+            }
+            Self::Mark { negate, mark } => write!(f, "-m mark {}--mark {mark}", not(negate)),
+            Self::ConnectionMark(mark) => write!(f, "-m connmark --mark {mark}"),
         }
     }
 }
@@ -75,9 +80,16 @@ impl Display for Target {
         match self {
             Self::Jump(chain) => f.write_str(chain),
             Self::Return => f.write_str("RETURN"),
+            Self::Accept => f.write_str("ACCEPT"),
             Self::Drop => f.write_str("DROP"),
             Self::Redirect { port, option: RedirectOption::ToPorts } => write!(f, "REDIRECT --to-ports {port}"),
             Self::Redirect { port, option: RedirectOption::ToPort } => write!(f, "REDIRECT --to-port {port}"),
+            Self::Tproxy { port, mark } => {
+                write!(f, "TPROXY --tproxy-mark {mark}/0xffffffff --on-port {port}")
+            }
+            Self::SetMark(mark) => write!(f, "MARK --set-mark {mark}"),
+            Self::SaveMark => f.write_str("CONNMARK --save-mark"),
+            Self::RestoreMark => f.write_str("CONNMARK --restore-mark"),
             Self::ConntrackZone(zone) => write!(f, "CT --zone {zone}"),
         }
     }

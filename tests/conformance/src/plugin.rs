@@ -103,9 +103,6 @@ pub(crate) fn maps_to(data: &Value) -> Result<(), String> {
 }
 
 fn tables(data: &Value) -> Outcome {
-    if data["expect"]["redirect"]["redirect_mode"] == "TPROXY" {
-        return Outcome::Pending("plugin/iptables, TPROXY".to_owned());
-    }
     let check = || {
         let redirect = mapped(&data["pod"])?.map_err(|annotation| format!("annotation {annotation} was refused"))?;
         let rules = restore(&sidecar(&redirect.settings, &HostFacts::default()).v4);

@@ -18,10 +18,8 @@ use crate::{Outcome, expect, pending};
 pub fn run(case: &Case) -> Outcome {
     let data = &case.data;
     let iptables = data["backend"] == "iptables";
-    let tproxy = data["config"]["istio-inbound-interception-mode"] == "TPROXY";
     match case.kind.as_str() {
         "rules" | "cni-pod" if !iptables => Outcome::Pending("sidecar/rules, native nftables".to_owned()),
-        "rules" | "cni-pod" if tproxy => Outcome::Pending("sidecar/rules, TPROXY".to_owned()),
         "rules" => check(data).into(),
         "cni-pod" => check(data).and_then(|()| crate::plugin::maps_to(data)).into(),
         "unit" => unit(data)
@@ -98,6 +96,8 @@ fn set(options: &mut Options, flag: &str, value: &Value) -> Option<()> {
         "inbound-capture-port" => &mut options.inbound_capture_port,
         "inbound-tunnel-port" => &mut options.inbound_tunnel_port,
         "proxy-uid" => &mut options.proxy_uid,
+        "istio-inbound-tproxy-mark" => &mut options.tproxy_mark,
+        "istio-inbound-tproxy-route-table" => &mut options.tproxy_route_table,
         "proxy-gid" => &mut options.proxy_gid,
         "istio-inbound-interception-mode" => &mut options.mode,
         "istio-inbound-ports" => &mut options.inbound_ports,
