@@ -1,4 +1,4 @@
-//! The only home of effects: namespaces on threads, netlink sockets, atomic files.
+//! The only home of effects: namespaces on threads, netlink sockets, atomic files, other programs.
 //!
 //! Nothing here knows what a pod or a rule is. `unsafe`, namespace changes and process starts are allowed in this
 //! crate and nowhere else in the product; `make lint` checks it.
@@ -7,3 +7,6 @@ pub mod addresses;
 pub mod file;
 pub mod netlink;
 pub mod netns;
+pub mod process;
+pub mod sandbox;
+pub mod xtables;
