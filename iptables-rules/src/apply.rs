@@ -15,8 +15,10 @@ use sys::addresses::local_addresses;
 use sys::netlink::NetlinkError;
 use thiserror::Error;
 
+use crate::apply::netlink::Policy;
+use crate::apply::routes::LocalDelivery;
 use crate::config::detect::{NoLocalAddress, id_of, local_address, name_servers};
-use crate::config::{HostFacts, Id, Mode, OwnerGroups, Settings};
+use crate::config::{HostFacts, Id, Mark, Mode, OwnerGroups, Selection, Settings};
 use crate::model::Family;
 use crate::plan::{Plan, sidecar};
 use crate::render::compat::EncodeError;
@@ -84,9 +86,20 @@ pub struct Applied {
 /// Why nothing was applied.
 #[derive(Debug, Error)]
 pub enum ApplyError {
-    /// A mode that this version does not have.
-    #[error("interception mode TPROXY is not supported by this version yet: use REDIRECT")]
-    TproxyUnsupported,
+    /// A mark or route table that routing cannot take.
+    #[error("{option} `{value}` is not a decimal number from 1 to 4294967295, which TPROXY mode needs for its routes")]
+    RouteNumber {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// Rules of ours are there that are not the wanted ones.
+    #[error(
+        "rules of another configuration are in place and were left as they are; pass --reconcile to replace them: {}",
+        .0.iter().map(|(_, difference)| difference.to_string()).collect::<Vec<_>>().join("; ")
+    )]
+    RulesDiffer(Differences),
     /// The namespace's addresses cannot be read.
     #[error("the addresses of the network namespace cannot be read: {0}")]
     Addresses(io::Error),
@@ -125,33 +138,110 @@ pub enum ApplyError {
     /// Others kept changing the rules.
     #[error("the rules of the network namespace kept changing while ours were being applied; try again")]
     Busy,
-    /// The passthrough address could not be added.
-    #[error("address ::6/128 cannot be added to lo: {0}")]
-    Passthrough(NetlinkError),
+    /// An address, policy rule or route could not be changed.
+    #[error("{what} cannot be changed: {source}")]
+    Routing {
+        /// Which one.
+        what: &'static str,
+        /// The kernel's answer.
+        source: NetlinkError,
+    },
 }
 
-/// Applies the sidecar rules of `settings`. Applying them again changes nothing.
+/// Differences with the family they are in.
+pub type Differences = Vec<(Family, Difference)>;
+
+/// Applies the sidecar rules of `settings` in the iptables-compatible form, whatever was there. Applying them again
+/// changes nothing.
 ///
 /// # Errors
 /// See [`ApplyError`]; the rules are then as they were before.
 pub fn apply(settings: &Settings) -> Result<Applied, ApplyError> {
-    if settings.mode == Mode::Tproxy {
-        return Err(ApplyError::TproxyUnsupported);
-    }
-    let facts = host_facts(settings)?;
-    let settings = with_numeric_ids(settings.clone());
-    let plan = sidecar(&settings, &facts);
-    let differences = apply_plan(&plan)?;
-    let added = if facts.ipv6 { routes::add_passthrough().map_err(ApplyError::Passthrough)? } else { false };
-    Ok(Applied { changed: added || !differences.is_empty(), differences, ipv6: facts.ipv6, rules: rule_count(&plan), backend: String::new() })
+    run(&Job { settings: settings.clone(), reconcile: true, ..Job::default() })
 }
 
-/// Brings the calling thread's namespace to `plan`. Returns what differed before, with its family.
+/// Does a job in the network namespace of the calling thread.
 ///
 /// # Errors
 /// See [`ApplyError`]; the rules are then as they were before.
-pub fn apply_plan(plan: &Plan) -> Result<Vec<(Family, Difference)>, ApplyError> {
-    netlink::apply(plan)
+pub fn run(job: &Job) -> Result<Applied, ApplyError> {
+    let facts = host_facts(&job.settings)?;
+    let settings = with_numeric_ids(job.settings.clone());
+    let delivery = local_delivery(&settings)?;
+    let plan = if job.cleanup_only { Plan::default() } else { sidecar(&settings, &facts) };
+    let policy = Policy { replace: job.reconcile || job.cleanup_only, rewrite: job.force };
+    let differences = netlink::apply(&plan, policy)?;
+    let routing = if job.cleanup_only { undo_routing(&settings)? } else { do_routing(&facts, delivery)? };
+    Ok(Applied {
+        changed: routing || job.force || !differences.is_empty(),
+        differences,
+        ipv6: facts.ipv6,
+        rules: rule_count(&plan),
+        backend: "nf_tables over netlink, iptables-compatible".to_owned(),
+    })
+}
+
+/// Looks whether the calling thread's namespace holds the sidecar rules of `settings`, and changes nothing. Returns what
+/// is missing, changed or not wanted; each difference can be printed.
+///
+/// # Errors
+/// See [`ApplyError`].
+pub fn check(settings: &Settings) -> Result<Differences, ApplyError> {
+    let facts = host_facts(settings)?;
+    netlink::check(&sidecar(&with_numeric_ids(settings.clone()), &facts))
+}
+
+/// Brings the calling thread's namespace to `plan`. Returns what differed before.
+///
+/// # Errors
+/// See [`ApplyError`]; the rules are then as they were before.
+pub fn apply_plan(plan: &Plan) -> Result<Differences, ApplyError> {
+    netlink::apply(plan, Policy::RECONCILE)
+}
+
+/// The local delivery that TPROXY mode needs; `None` where it needs none.
+fn local_delivery(settings: &Settings) -> Result<Option<LocalDelivery>, ApplyError> {
+    if settings.mode != Mode::Tproxy || settings.inbound_ports == Selection::None {
+        return Ok(None);
+    }
+    let number = |option, mark: &Mark| {
+        let valid = mark.decimal().filter(|number| *number > 0);
+        valid.ok_or_else(|| ApplyError::RouteNumber { option, value: mark.to_string() })
+    };
+    let table = number("--istio-inbound-tproxy-route-table", &settings.tproxy_route_table)?;
+    let mark = number("--istio-inbound-tproxy-mark", &settings.tproxy_mark)?;
+    Ok(Some(LocalDelivery { mark, table }))
+}
+
+/// Returns whether anything was added.
+fn do_routing(facts: &HostFacts, delivery: Option<LocalDelivery>) -> Result<bool, ApplyError> {
+    let mut changed = false;
+    if facts.ipv6 {
+        changed |= routing("address ::6/128 on lo", routes::add_passthrough())?;
+    }
+    if let Some(delivery) = delivery {
+        changed |= routing("the IPv4 route of marked packets", routes::add_delivery(Family::V4, delivery))?;
+        if facts.ipv6 {
+            changed |= routing("the IPv6 route of marked packets", routes::add_delivery(Family::V6, delivery))?;
+        }
+    }
+    Ok(changed)
+}
+
+/// Undoes what any mode may have added with these settings. Returns whether anything was removed.
+fn undo_routing(settings: &Settings) -> Result<bool, ApplyError> {
+    let mut changed = routing("address ::6/128 on lo", routes::remove_passthrough())?;
+    let numbers = settings.tproxy_mark.decimal().zip(settings.tproxy_route_table.decimal());
+    if let Some((mark, table)) = numbers.filter(|(mark, table)| *mark > 0 && *table > 0) {
+        let delivery = LocalDelivery { mark, table };
+        changed |= routing("the IPv4 route of marked packets", routes::remove_delivery(Family::V4, delivery))?;
+        changed |= routing("the IPv6 route of marked packets", routes::remove_delivery(Family::V6, delivery))?;
+    }
+    Ok(changed)
+}
+
+fn routing(what: &'static str, result: Result<bool, NetlinkError>) -> Result<bool, ApplyError> {
+    result.map_err(|source| ApplyError::Routing { what, source })
 }
 
 /// Looks at the calling thread's namespace and at resolv.conf, as far as `settings` need it.

@@ -1,4 +1,5 @@
 //! Rules in other words: iptables text for people and for comparison, nf_tables expressions for the kernel.
 
 pub mod compat;
+pub mod describe;
 pub mod iptables;

@@ -5,11 +5,13 @@
 //! Everything else belongs to others: it is neither touched nor moved.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 
 use crate::model::{Family, Position, Rule, Table, chain, is_builtin};
 use crate::nft::expr::Expr;
 use crate::nft::message::{Chain, ListedRule, Transaction};
 use crate::render::compat::{EncodeError, encode, hook};
+use crate::render::describe::describe;
 
 /// A wanted rule, ready for the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,6 +105,13 @@ impl Have {
         self.rules(table, chain).unwrap_or_default().iter().filter(ours).collect()
     }
 
+    /// Whether anything of ours is there, as far as that shows without a wish.
+    pub fn has_ours(&self) -> bool {
+        self.chains.iter().any(|((_, name), rules)| {
+            name.starts_with(chain::PREFIX) || rules.iter().any(|rule| rule.marked || leads_to_us(&rule.exprs))
+        })
+    }
+
     /// Chains of ours that nobody wants any more.
     fn stale(&self, wanted: &WantedChains) -> Vec<(Table, &str)> {
         let is_stale = |(table, name): &&(Table, String)| {
@@ -116,11 +125,65 @@ impl Have {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Difference {
     /// A wanted chain is not there.
-    Missing(Table, String),
-    /// A chain holds other rules of ours than wanted, or in another order.
-    Differs(Table, String),
+    MissingChain {
+        /// Its table.
+        table: Table,
+        /// Its name.
+        chain: String,
+    },
+    /// A wanted rule is not there.
+    MissingRule {
+        /// Its table.
+        table: Table,
+        /// Its chain.
+        chain: String,
+        /// Its text.
+        rule: String,
+    },
+    /// A rule is there that nobody wants: somebody's rule in a chain of ours, or a rule of ours from another
+    /// configuration.
+    UnwantedRule {
+        /// Its table.
+        table: Table,
+        /// Its chain.
+        chain: String,
+        /// What it does.
+        rule: String,
+    },
+    /// All wanted rules of a chain are there, but in another order.
+    Order {
+        /// Its table.
+        table: Table,
+        /// Its name.
+        chain: String,
+    },
     /// A chain of ours is there and not wanted.
-    Stale(Table, String),
+    UnwantedChain {
+        /// Its table.
+        table: Table,
+        /// Its name.
+        chain: String,
+    },
+}
+
+impl Display for Difference {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MissingChain { table, chain } => write!(f, "chain {chain} of table {} is missing", table.as_str()),
+            Self::MissingRule { table, chain, rule } => {
+                write!(f, "in chain {chain} of table {} the rule `{rule}` is missing", table.as_str())
+            }
+            Self::UnwantedRule { table, chain, rule } => {
+                write!(f, "in chain {chain} of table {} there is a rule that is not wanted: {rule}", table.as_str())
+            }
+            Self::Order { table, chain } => {
+                write!(f, "the rules of chain {chain} of table {} are in another order", table.as_str())
+            }
+            Self::UnwantedChain { table, chain } => {
+                write!(f, "chain {chain} of table {} is there but not wanted", table.as_str())
+            }
+        }
+    }
 }
 
 /// All differences. An empty list means that there is nothing to do.
@@ -128,24 +191,43 @@ pub fn differences(wanted: &WantedChains, have: &Have) -> Vec<Difference> {
     let mut found = Vec::new();
     for ((table, name), chain) in wanted {
         if have.rules(*table, name).is_none() {
-            found.push(Difference::Missing(*table, (*name).to_owned()));
-        } else if !chain
-            .rules()
-            .map(|rule| &rule.exprs)
-            .eq(have.ours(*table, name, Some(chain)).iter().map(|it| &it.exprs))
-        {
-            found.push(Difference::Differs(*table, (*name).to_owned()));
+            found.push(Difference::MissingChain { table: *table, chain: (*name).to_owned() });
+        } else {
+            compare(*table, name, chain, &have.ours(*table, name, Some(chain)), &mut found);
         }
     }
-    // A jump of ours in a built-in chain where we want nothing.
+    // A rule of ours in a built-in chain where we want nothing.
     for (table, name) in have.chains.keys().filter(|(_, name)| is_builtin(name)) {
-        let unwanted = !wanted.keys().any(|(t, n)| t == table && n == name);
-        if unwanted && !have.ours(*table, name, None).is_empty() {
-            found.push(Difference::Differs(*table, name.clone()));
+        if !wanted.keys().any(|(t, n)| t == table && n == name) {
+            compare(*table, name, &WantedChain::default(), &have.ours(*table, name, None), &mut found);
         }
     }
-    found.extend(have.stale(wanted).into_iter().map(|(table, name)| Difference::Stale(table, name.to_owned())));
+    let unwanted = have.stale(wanted).into_iter();
+    found.extend(unwanted.map(|(table, name)| Difference::UnwantedChain { table, chain: name.to_owned() }));
     found
+}
+
+/// Compares the rules of one chain.
+fn compare(table: Table, name: &str, wanted: &WantedChain, have: &[&ListedRule], found: &mut Vec<Difference>) {
+    if wanted.rules().map(|rule| &rule.exprs).eq(have.iter().map(|rule| &rule.exprs)) {
+        return;
+    }
+    let before = found.len();
+    let chain = || name.to_owned();
+    let mut unmatched: Vec<&&ListedRule> = have.iter().collect();
+    for want in wanted.rules() {
+        match unmatched.iter().position(|rule| rule.exprs == want.exprs) {
+            Some(place) => {
+                unmatched.remove(place);
+            }
+            None => found.push(Difference::MissingRule { table, chain: chain(), rule: want.text.clone() }),
+        }
+    }
+    let unwanted = unmatched.into_iter();
+    found.extend(unwanted.map(|rule| Difference::UnwantedRule { table, chain: chain(), rule: describe(&rule.exprs) }));
+    if found.len() == before {
+        found.push(Difference::Order { table, chain: chain() });
+    }
 }
 
 /// Adds to `transaction` the commands that turn what is there into what is wanted. Returns the text of the rule behind
@@ -247,32 +329,53 @@ mod tests {
         assert_eq!(differences(&default_set(), &have), []);
     }
 
+    fn words(wanted: &WantedChains, have: &Have) -> Vec<String> {
+        differences(wanted, have).iter().map(Difference::to_string).collect()
+    }
+
     #[test]
-    fn a_flushed_chain_a_lost_jump_and_a_leftover_are_found() {
+    fn a_flushed_chain_a_lost_jump_and_a_leftover_are_told() {
         let name = |name: &str| name.to_owned();
         let mut have = applied(&default_set());
-        have.chains.get_mut(&(Table::Nat, name("ISTIO_OUTPUT"))).unwrap().clear();
+        have.chains.get_mut(&(Table::Nat, name("ISTIO_INBOUND"))).unwrap().truncate(1);
         have.chains.get_mut(&(Table::Nat, name("OUTPUT"))).unwrap().clear();
         have.chains.remove(&(Table::Nat, name("ISTIO_REDIRECT")));
         have.chains.insert((Table::Mangle, name("ISTIO_DIVERT")), Vec::new());
         assert_eq!(
-            differences(&default_set(), &have),
+            words(&default_set(), &have),
             [
-                Difference::Differs(Table::Nat, name("ISTIO_OUTPUT")),
-                Difference::Missing(Table::Nat, name("ISTIO_REDIRECT")),
-                Difference::Differs(Table::Nat, name("OUTPUT")),
-                Difference::Stale(Table::Mangle, name("ISTIO_DIVERT")),
+                "in chain ISTIO_INBOUND of table nat the rule `-A ISTIO_INBOUND -p tcp -j ISTIO_IN_REDIRECT` is missing",
+                "chain ISTIO_REDIRECT of table nat is missing",
+                "in chain OUTPUT of table nat the rule `-A OUTPUT -j ISTIO_OUTPUT` is missing",
+                "chain ISTIO_DIVERT of table mangle is there but not wanted",
             ]
         );
     }
 
     #[test]
-    fn a_second_jump_is_a_difference() {
+    fn a_second_jump_and_a_swapped_pair_are_told() {
         let mut have = applied(&default_set());
         let jumps = have.chains.get_mut(&(Table::Nat, "OUTPUT".to_owned())).unwrap();
         let again = ListedRule { handle: 77, ..jumps[0].clone() };
         jumps.push(again);
-        assert_eq!(differences(&default_set(), &have), [Difference::Differs(Table::Nat, "OUTPUT".to_owned())]);
+        have.chains.get_mut(&(Table::Nat, "ISTIO_INBOUND".to_owned())).unwrap().swap(0, 1);
+        assert_eq!(
+            words(&default_set(), &have),
+            [
+                "the rules of chain ISTIO_INBOUND of table nat are in another order",
+                "in chain OUTPUT of table nat there is a rule that is not wanted: go to ISTIO_OUTPUT",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_rule_of_somebody_in_a_chain_of_ours_is_told() {
+        let mut have = applied(&default_set());
+        let exprs = vec![Expr::Foreign("quota".to_owned()), Expr::Counter];
+        let foreign = ListedRule { chain: "ISTIO_OUTPUT".to_owned(), handle: 99, marked: false, exprs };
+        have.chains.get_mut(&(Table::Nat, "ISTIO_OUTPUT".to_owned())).unwrap().push(foreign);
+        let [only] = words(&default_set(), &have).try_into().unwrap();
+        assert!(only.contains("ISTIO_OUTPUT") && only.contains("quota"), "{only}");
     }
 
     #[test]

@@ -48,10 +48,6 @@ fn netns_error(error: &NetnsError) -> Error {
 
 fn apply_error(error: ApplyError, redirect: &Redirect, netns: &str) -> Error {
     match &error {
-        ApplyError::TproxyUnsupported => {
-            let message = format!("annotation {}: {error}", mesh::names::INTERCEPTION_MODE);
-            Error::new(codes::UNSUPPORTED, message)
-        }
         ApplyError::Rule(encode) => {
             let annotation = match &encode.reason {
                 Reason::Port(port) => redirect.annotation_of_port(port),

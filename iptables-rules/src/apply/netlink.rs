@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use sys::netlink::{NetlinkError, Protocol, Socket};
 
-use crate::apply::ApplyError;
+use crate::apply::{ApplyError, Differences};
 use crate::model::Family;
 use crate::nft::message::{
     Chain, Transaction, get_generation, list_chains, list_rules, read_chain, read_generation, read_rule,
 };
 use crate::plan::Plan;
-use crate::state::{Difference, Have, WantedChains, differences, replace, wanted};
+use crate::state::{Have, WantedChains, differences, replace, wanted};
 
 /// How often the rules may change under us before we give up.
 const ATTEMPTS: usize = 10;
@@ -22,52 +22,123 @@ const EPROTONOSUPPORT: i32 = 93;
 /// What the kernel says when the generation is not the one the transaction was made for.
 const ERESTART: i32 = 85;
 
+/// What may be done to rules of ours that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Rules that differ are replaced; without it they are an error.
+    pub replace: bool,
+    /// Rules are written even when they are there.
+    pub rewrite: bool,
+}
+
+impl Policy {
+    /// Differences are replaced, and nothing else is written.
+    pub const RECONCILE: Self = Self { replace: true, rewrite: false };
+}
+
 /// Brings the calling thread's namespace to `plan`. Returns what differed.
-pub fn apply(plan: &Plan) -> Result<Vec<(Family, Difference)>, ApplyError> {
-    let wanted = Family::BOTH.map(|family| wanted(plan.rules(family), family).map(|chains| (family, chains)));
-    let wanted: Vec<(Family, WantedChains)> = wanted.into_iter().collect::<Result<_, _>>()?;
+pub fn apply(plan: &Plan, policy: Policy) -> Result<Differences, ApplyError> {
+    let wanted = wanted_of(plan)?;
+    retrying(|| attempt(&wanted, policy))
+}
+
+/// Looks at the calling thread's namespace and changes nothing. Returns what differs from `plan`.
+pub fn check(plan: &Plan) -> Result<Differences, ApplyError> {
+    let wanted = wanted_of(plan)?;
+    let look = || {
+        let socket = Socket::open(Protocol::Netfilter).map_err(|source| kernel(source.into()))?;
+        Ok(observe(&socket)?.map(|have| compare(&wanted, &have)))
+    };
+    retrying(look)
+}
+
+fn wanted_of(plan: &Plan) -> Result<Vec<(Family, WantedChains)>, ApplyError> {
+    let of = |family| Ok((family, wanted(plan.rules(family), family)?));
+    Family::BOTH.into_iter().map(of).collect()
+}
+
+/// Tries again while the rules change under us.
+pub(super) fn retrying<T>(mut attempt: impl FnMut() -> Result<Option<T>, ApplyError>) -> Result<T, ApplyError> {
     for _ in 0..ATTEMPTS {
-        if let Some(differences) = attempt(&wanted)? {
-            return Ok(differences);
+        if let Some(done) = attempt()? {
+            return Ok(done);
         }
     }
     Err(ApplyError::Busy)
 }
 
 /// `None` when the rules changed while we looked.
-fn attempt(wanted: &[(Family, WantedChains)]) -> Result<Option<Vec<(Family, Difference)>>, ApplyError> {
+fn attempt(wanted: &[(Family, WantedChains)], policy: Policy) -> Result<Option<Differences>, ApplyError> {
     let socket = Socket::open(Protocol::Netfilter).map_err(|source| kernel(source.into()))?;
-    let generation = socket.query(get_generation().bytes(), read_generation).map_err(kernel)?.unwrap_or(0);
-    let have = match observe(&socket) {
-        Ok(have) => have,
-        Err(NetlinkError::Interrupted) => return Ok(None),
-        Err(source) => return Err(kernel(source)),
-    };
+    let generation = generation(&socket)?;
+    let Some(have) = observe(&socket)? else { return Ok(None) };
+    let found = compare(wanted, &have);
     let nothing = Have::default();
     let mut transaction = Transaction::begin(generation);
     let mut rules = BTreeMap::new();
-    let mut found = Vec::new();
+    let mut done = Vec::new();
     for (family, chains) in wanted {
         let have = have.get(family).unwrap_or(&nothing);
-        let different = differences(chains, have);
-        if !different.is_empty() {
-            rules.append(&mut replace(&mut transaction, *family, chains, have));
-            found.extend(different.into_iter().map(|difference| (*family, difference)));
+        let differs = found.iter().any(|(of, _)| of == family);
+        if !differs && !(policy.rewrite && !chains.is_empty()) {
+            continue;
         }
+        if differs && !policy.replace && have.has_ours() {
+            if chains.is_empty() {
+                // Leftovers in a family that is off: nobody asked us to touch them.
+                continue;
+            }
+            return Err(ApplyError::RulesDiffer(found));
+        }
+        rules.append(&mut replace(&mut transaction, *family, chains, have));
+        done.extend(found.iter().filter(|(of, _)| of == family).cloned());
     }
-    if found.is_empty() {
-        return Ok(Some(found));
+    if rules.is_empty() && done.is_empty() {
+        return Ok(Some(done));
     }
+    commit(&socket, transaction, &rules).map(|taken| taken.then_some(done))
+}
+
+fn compare(wanted: &[(Family, WantedChains)], have: &BTreeMap<Family, Have>) -> Differences {
+    let nothing = Have::default();
+    let of = |(family, chains): &(Family, WantedChains)| -> Differences {
+        let have = have.get(family).unwrap_or(&nothing);
+        differences(chains, have).into_iter().map(|difference| (*family, difference)).collect()
+    };
+    wanted.iter().flat_map(of).collect()
+}
+
+/// The generation of the ruleset, to be asked for before looking at it.
+pub(super) fn generation(socket: &Socket) -> Result<u32, ApplyError> {
+    Ok(socket.query(get_generation().bytes(), read_generation).map_err(kernel)?.unwrap_or(0))
+}
+
+/// Sends a transaction. False when the rules changed since its generation, so that nothing was done. `rules` tells the
+/// text of the rule behind each sequence number.
+pub(super) fn commit(
+    socket: &Socket,
+    transaction: Transaction,
+    rules: &BTreeMap<u32, String>,
+) -> Result<bool, ApplyError> {
     let (bytes, last) = transaction.finish();
     match socket.transact(&bytes, last) {
-        Ok(()) => Ok(Some(found)),
-        Err(error) if error.errno() == Some(ERESTART) => Ok(None),
-        Err(source) => Err(refused(source, &rules)),
+        Ok(()) => Ok(true),
+        Err(error) if error.errno() == Some(ERESTART) => Ok(false),
+        Err(source) => Err(refused(source, rules)),
     }
 }
 
 /// All chains of the four tables; rules only of tables that have chains, so that an empty namespace costs one question.
-fn observe(socket: &Socket) -> Result<BTreeMap<Family, Have>, NetlinkError> {
+/// `None` when they changed meanwhile.
+fn observe(socket: &Socket) -> Result<Option<BTreeMap<Family, Have>>, ApplyError> {
+    match list(socket) {
+        Ok(have) => Ok(Some(have)),
+        Err(NetlinkError::Interrupted) => Ok(None),
+        Err(source) => Err(kernel(source)),
+    }
+}
+
+fn list(socket: &Socket) -> Result<BTreeMap<Family, Have>, NetlinkError> {
     let mut chains: Vec<Chain> = Vec::new();
     socket.dump(list_chains().bytes(), |kind, payload| chains.extend(read_chain(kind, payload)))?;
     let mut all = BTreeMap::new();
@@ -83,7 +154,7 @@ fn observe(socket: &Socket) -> Result<BTreeMap<Family, Have>, NetlinkError> {
     Ok(all)
 }
 
-fn kernel(source: NetlinkError) -> ApplyError {
+pub(super) fn kernel(source: NetlinkError) -> ApplyError {
     let hint = hint(&source);
     ApplyError::Kernel { source, hint }
 }

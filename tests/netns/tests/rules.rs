@@ -6,8 +6,8 @@ use std::path::Path;
 
 use conformance::cases::{Case, load};
 use conformance::sidecar;
-use iptables_rules::apply::{ApplyError, apply, apply_plan};
-use iptables_rules::config::{Cidr, HostFacts, Mode, OwnerGroups, Port, Selection, Settings};
+use iptables_rules::apply::{ApplyError, Job, apply, apply_plan, check, run};
+use iptables_rules::config::{Cidr, HostFacts, Mark, Mode, OwnerGroups, Port, Selection, Settings};
 use iptables_rules::plan;
 use iptables_rules::render::iptables::restore;
 use testkit::netns::{Sandbox, available};
@@ -26,7 +26,7 @@ fn captures_all() -> Settings {
     }
 }
 
-/// Everything that REDIRECT mode knows, at once.
+/// Everything at once, in TPROXY mode.
 fn everything() -> Settings {
     Settings {
         inbound_ports: Selection::Only(["80", "443", "8000:8010"].map(Port::new).to_vec()),
@@ -38,6 +38,7 @@ fn everything() -> Settings {
         exclude_interfaces: vec!["net1".to_owned()],
         virtual_interfaces: vec!["tap0".to_owned(), "tap+".to_owned()],
         owner_groups: OwnerGroups::Only(vec![5.into(), 6.into()]),
+        mode: Mode::Tproxy,
         loopback_v4: "127.0.0.1/8".parse::<Cidr>().unwrap(),
         redirect_dns: true,
         capture_all_dns: true,
@@ -57,13 +58,9 @@ fn load_reference(sandbox: &Sandbox, v4: &[String], v6: &[String]) -> Result<(),
     Ok(())
 }
 
-fn redirect_cases() -> Vec<Case> {
+fn rule_cases() -> Vec<Case> {
     let cases = load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/cases")).unwrap();
-    let wanted = |case: &Case| {
-        ["rules", "cni-pod"].contains(&case.kind.as_str())
-            && case.data["backend"] == "iptables"
-            && case.data["config"]["istio-inbound-interception-mode"] != "TPROXY"
-    };
+    let wanted = |case: &Case| ["rules", "cni-pod"].contains(&case.kind.as_str()) && case.data["backend"] == "iptables";
     let cases: Vec<Case> = cases.into_iter().filter(wanted).collect();
     assert!(cases.len() > 25, "only {} cases found", cases.len());
     cases
@@ -74,7 +71,7 @@ fn the_kernel_holds_what_iptables_restore_would_have_made_of_every_case() {
     if !available() {
         return;
     }
-    for case in redirect_cases() {
+    for case in rule_cases() {
         let (theirs, ours) = (Sandbox::new(), Sandbox::new());
         let (settings, facts) = (sidecar::settings(&case.data).unwrap(), sidecar::facts(&case.data));
         let (v4, v6) = (sidecar::lines(&case.data["expected"]["v4"]), sidecar::lines(&case.data["expected"]["v6"]));
@@ -229,17 +226,6 @@ fn a_namespace_without_an_address_is_refused_before_anything_is_touched() {
 }
 
 #[test]
-fn tproxy_is_refused_with_a_sentence() {
-    if !available() {
-        return;
-    }
-    let sandbox = Sandbox::with_addresses(V4);
-    let error = sandbox.run(|| apply(&Settings { mode: Mode::Tproxy, ..captures_all() })).unwrap_err();
-    assert!(error.to_string().contains("TPROXY"), "{error}");
-    assert_eq!(sandbox.sh("nft list ruleset"), "");
-}
-
-#[test]
 fn two_at_the_same_time_leave_one_set() {
     if !available() {
         return;
@@ -253,4 +239,126 @@ fn two_at_the_same_time_leave_one_set() {
     });
     alone.run(|| apply(&captures_all())).unwrap();
     assert_eq!(sandbox.saved_rules(), alone.saved_rules());
+}
+
+/// What `ip` shows of routing that TPROXY mode needs.
+fn routing(sandbox: &Sandbox) -> String {
+    sandbox.sh("for f in -4 -6; do ip $f rule; ip $f route show table 133 2>/dev/null; done; ip -6 addr show dev lo | grep '::6/' || :")
+}
+
+#[test]
+fn tproxy_routes_are_added_once_and_taken_away_by_clean_up() {
+    if !available() {
+        return;
+    }
+    let sandbox = Sandbox::with_addresses(DUAL);
+    let before = routing(&sandbox);
+    let job = Job { settings: everything(), reconcile: true, ..Job::default() };
+    assert!(sandbox.run(|| run(&job)).unwrap().changed);
+    let once = routing(&sandbox);
+    assert_eq!(once.matches("fwmark 0x539 lookup 133").count(), 2, "{once}");
+    assert_eq!(once.matches("local default dev lo").count(), 2, "{once}");
+    assert!(once.contains("::6/128"), "{once}");
+    assert!(!sandbox.run(|| run(&job)).unwrap().changed);
+    assert_eq!(routing(&sandbox), once);
+    let cleanup = Job { cleanup_only: true, ..job };
+    assert!(sandbox.run(|| run(&cleanup)).unwrap().changed);
+    assert_eq!(routing(&sandbox), before);
+    assert!(!sandbox.run(|| run(&cleanup)).unwrap().changed);
+}
+
+#[test]
+fn a_route_table_that_is_no_number_is_refused_before_anything_is_touched() {
+    if !available() {
+        return;
+    }
+    let sandbox = Sandbox::with_addresses(V4);
+    let settings = Settings { tproxy_route_table: Mark::new("abc"), ..everything() };
+    let error = sandbox.run(|| apply(&settings)).unwrap_err().to_string();
+    assert!(error.contains("--istio-inbound-tproxy-route-table") && error.contains("`abc`"), "{error}");
+    assert_eq!(sandbox.sh("nft list ruleset"), "");
+}
+
+#[test]
+fn without_reconcile_another_configuration_is_left_alone_and_told() {
+    if !available() {
+        return;
+    }
+    let sandbox = Sandbox::with_addresses(V4);
+    sandbox.run(|| apply(&captures_all())).unwrap();
+    let before = sandbox.saved_rules();
+    let other = Settings { proxy_port: Port::new("16001"), ..captures_all() };
+    let job = Job { settings: other, ..Job::default() };
+    let error = sandbox.run(|| run(&job)).unwrap_err().to_string();
+    assert!(error.contains("--reconcile") && error.contains("REDIRECT --to-ports 16001"), "{error}");
+    assert_eq!(sandbox.saved_rules(), before);
+    sandbox.run(|| run(&Job { reconcile: true, ..job })).unwrap();
+    assert!(sandbox.saved_rules().contains("--to-ports 16001"));
+}
+
+#[test]
+fn foreign_rules_alone_need_no_reconcile() {
+    if !available() {
+        return;
+    }
+    let sandbox = Sandbox::with_addresses(V4);
+    sandbox.sh("iptables-nft -t nat -A POSTROUTING -s 10.0.0.0/8 -j MASQUERADE");
+    assert!(sandbox.run(|| run(&Job { settings: captures_all(), ..Job::default() })).unwrap().changed);
+}
+
+#[test]
+fn leftovers_in_a_family_that_is_off_stop_nobody() {
+    if !available() {
+        return;
+    }
+    let sandbox = Sandbox::with_addresses(V4);
+    sandbox.sh("ip6tables-nft -t nat -N ISTIO_OUTPUT");
+    let job = Job { settings: captures_all(), ..Job::default() };
+    assert!(sandbox.run(|| run(&job)).unwrap().changed);
+    assert!(!sandbox.run(|| run(&job)).unwrap().changed);
+    assert!(sandbox.saved_rules().ends_with(":ISTIO_OUTPUT -\nCOMMIT\n"), "{}", sandbox.saved_rules());
+    sandbox.run(|| run(&Job { reconcile: true, ..job })).unwrap();
+    assert_eq!(sandbox.sh("nft list chains ip6 | grep ISTIO || :"), "");
+}
+
+#[test]
+fn forced_rules_are_written_again() {
+    if !available() {
+        return;
+    }
+    let sandbox = Sandbox::with_addresses(V4);
+    let job = Job { settings: captures_all(), ..Job::default() };
+    sandbox.run(|| run(&job)).unwrap();
+    let handles = || sandbox.sh("nft -s -a list ruleset");
+    let (rules, before) = (sandbox.saved_rules(), handles());
+    assert!(sandbox.run(|| run(&Job { force: true, ..job })).unwrap().changed);
+    assert_ne!(handles(), before);
+    assert_eq!(sandbox.saved_rules(), rules);
+}
+
+#[test]
+fn a_check_tells_what_somebody_did_to_the_rules() {
+    if !available() {
+        return;
+    }
+    let sandbox = Sandbox::with_addresses(V4);
+    let words = || -> Vec<String> {
+        let found = sandbox.run(|| check(&captures_all())).unwrap();
+        found.iter().map(|(_, difference)| difference.to_string()).collect()
+    };
+    sandbox.run(|| apply(&captures_all())).unwrap();
+    assert_eq!(words(), [""; 0]);
+    sandbox.sh("iptables-nft -t nat -D OUTPUT -j ISTIO_OUTPUT; iptables-nft -t nat -F ISTIO_IN_REDIRECT;
+         iptables-nft -t nat -A ISTIO_INBOUND -p tcp --dport 7 -j ACCEPT; iptables-nft -t mangle -N ISTIO_OLD");
+    assert_eq!(
+        words(),
+        [
+            "in chain ISTIO_INBOUND of table nat there is a rule that is not wanted: protocol tcp, port 7, accept",
+            "in chain ISTIO_IN_REDIRECT of table nat the rule `-A ISTIO_IN_REDIRECT -p tcp -j REDIRECT --to-ports 15006` is missing",
+            "in chain OUTPUT of table nat the rule `-A OUTPUT -j ISTIO_OUTPUT` is missing",
+            "chain ISTIO_OLD of table mangle is there but not wanted",
+        ]
+    );
+    sandbox.run(|| apply(&captures_all())).unwrap();
+    assert_eq!(words(), [""; 0]);
 }
