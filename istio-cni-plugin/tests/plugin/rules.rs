@@ -72,7 +72,6 @@ fn what_cannot_be_programmed_names_its_annotation_and_leaves_nothing_behind() {
     for (annotation, value, code) in [
         ("traffic.sidecar.istio.io/excludeInboundPorts", "*", 103),
         ("traffic.sidecar.istio.io/excludeOutboundPorts", "*", 103),
-        ("sidecar.istio.io/interceptionMode", "TPROXY", 105),
     ] {
         let api = api_with(sidecar_pod(&[(annotation, value)]));
         let mut node = Node::with_agent(&api);
@@ -82,6 +81,20 @@ fn what_cannot_be_programmed_names_its_annotation_and_leaves_nothing_behind() {
         assert!(got == code && message.contains(annotation), "{got} {message}");
         assert_eq!(sandbox.saved_rules(), before, "{annotation}");
     }
+}
+
+#[test]
+fn a_tproxy_pod_gets_its_rules_and_routes() {
+    if !available() {
+        return;
+    }
+    let api = api_with(sidecar_pod(&[("sidecar.istio.io/interceptionMode", "TPROXY")]));
+    let mut node = Node::with_agent(&api);
+    let sandbox = sandbox(&mut node);
+    assert_eq!(node.call().reason(&node.prev_result()), "redirect");
+    assert!(sandbox.saved_rules().contains("-j TPROXY --on-port 15006"));
+    assert!(sandbox.sh("ip rule").contains("fwmark 0x539 lookup 133"));
+    assert!(sandbox.sh("ip route show table 133").contains("local default dev lo"));
 }
 
 #[test]
