@@ -4,6 +4,7 @@
 //! capture, and on an error nothing has changed. No program is started. The plugin calls this on a thread that has
 //! entered the pod's namespace, the command in its own.
 
+mod addresses;
 mod netlink;
 mod routes;
 
@@ -11,10 +12,10 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use sys::addresses::local_addresses;
 use sys::netlink::NetlinkError;
 use thiserror::Error;
 
+use crate::apply::addresses::local_addresses;
 use crate::apply::netlink::Policy;
 use crate::apply::routes::LocalDelivery;
 use crate::config::detect::{NoLocalAddress, id_of, local_address, name_servers};
@@ -102,7 +103,7 @@ pub enum ApplyError {
     RulesDiffer(Differences),
     /// The namespace's addresses cannot be read.
     #[error("the addresses of the network namespace cannot be read: {0}")]
-    Addresses(io::Error),
+    Addresses(NetlinkError),
     /// The namespace has no usable address.
     #[error(transparent)]
     NoLocalAddress(#[from] NoLocalAddress),

@@ -15,39 +15,39 @@ use crate::render::describe::describe;
 
 /// A wanted rule, ready for the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WantedRule {
-    /// Its text, for messages.
-    pub text: String,
+pub struct WantedRule<'a> {
+    /// The rule; its text is made only when a message needs it.
+    pub rule: &'a Rule,
     /// What it does.
     pub exprs: Vec<Expr>,
 }
 
 /// What we want in one chain.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct WantedChain {
+pub struct WantedChain<'a> {
     /// Rules at the head of a built-in chain, before those of others.
-    pub head: Vec<WantedRule>,
+    pub head: Vec<WantedRule<'a>>,
     /// Rules at the end; in a chain of ours, all of them.
-    pub tail: Vec<WantedRule>,
+    pub tail: Vec<WantedRule<'a>>,
 }
 
-impl WantedChain {
-    fn rules(&self) -> impl Iterator<Item = &WantedRule> {
+impl<'a> WantedChain<'a> {
+    fn rules(&self) -> impl Iterator<Item = &WantedRule<'a>> {
         self.head.iter().chain(&self.tail)
     }
 }
 
 /// Chains of one family by table and name.
-pub type WantedChains = BTreeMap<(Table, &'static str), WantedChain>;
+pub type WantedChains<'a> = BTreeMap<(Table, &'static str), WantedChain<'a>>;
 
 /// The chains that `rules` come to once all positional inserts are done.
 ///
 /// # Errors
 /// The first rule that the kernel cannot be given.
-pub fn wanted(rules: &[Rule], family: Family) -> Result<WantedChains, EncodeError> {
+pub fn wanted(rules: &[Rule], family: Family) -> Result<WantedChains<'_>, EncodeError> {
     let mut chains = WantedChains::new();
     for rule in rules {
-        let ready = WantedRule { text: rule.to_string(), exprs: encode(rule, family)? };
+        let ready = WantedRule { rule, exprs: encode(rule, family)? };
         let wanted = chains.entry((rule.table, rule.chain)).or_default();
         match rule.position {
             Position::Append => wanted.tail.push(ready),
@@ -95,7 +95,7 @@ impl Have {
     }
 
     /// The rules in a chain that are ours.
-    fn ours<'a>(&'a self, table: Table, chain: &str, wanted: Option<&WantedChain>) -> Vec<&'a ListedRule> {
+    fn ours<'a>(&'a self, table: Table, chain: &str, wanted: Option<&WantedChain<'_>>) -> Vec<&'a ListedRule> {
         let ours = |rule: &&ListedRule| {
             !is_builtin(chain)
                 || rule.marked
@@ -113,7 +113,7 @@ impl Have {
     }
 
     /// Chains of ours that nobody wants any more.
-    fn stale(&self, wanted: &WantedChains) -> Vec<(Table, &str)> {
+    fn stale(&self, wanted: &WantedChains<'_>) -> Vec<(Table, &str)> {
         let is_stale = |(table, name): &&(Table, String)| {
             name.starts_with(chain::PREFIX) && !wanted.keys().any(|(t, n)| t == table && n == name)
         };
@@ -187,7 +187,7 @@ impl Display for Difference {
 }
 
 /// All differences. An empty list means that there is nothing to do.
-pub fn differences(wanted: &WantedChains, have: &Have) -> Vec<Difference> {
+pub fn differences(wanted: &WantedChains<'_>, have: &Have) -> Vec<Difference> {
     let mut found = Vec::new();
     for ((table, name), chain) in wanted {
         if have.rules(*table, name).is_none() {
@@ -208,7 +208,7 @@ pub fn differences(wanted: &WantedChains, have: &Have) -> Vec<Difference> {
 }
 
 /// Compares the rules of one chain.
-fn compare(table: Table, name: &str, wanted: &WantedChain, have: &[&ListedRule], found: &mut Vec<Difference>) {
+fn compare(table: Table, name: &str, wanted: &WantedChain<'_>, have: &[&ListedRule], found: &mut Vec<Difference>) {
     if wanted.rules().map(|rule| &rule.exprs).eq(have.iter().map(|rule| &rule.exprs)) {
         return;
     }
@@ -220,7 +220,7 @@ fn compare(table: Table, name: &str, wanted: &WantedChain, have: &[&ListedRule],
             Some(place) => {
                 unmatched.remove(place);
             }
-            None => found.push(Difference::MissingRule { table, chain: chain(), rule: want.text.clone() }),
+            None => found.push(Difference::MissingRule { table, chain: chain(), rule: want.rule.to_string() }),
         }
     }
     let unwanted = unmatched.into_iter();
@@ -230,15 +230,15 @@ fn compare(table: Table, name: &str, wanted: &WantedChain, have: &[&ListedRule],
     }
 }
 
-/// Adds to `transaction` the commands that turn what is there into what is wanted. Returns the text of the rule behind
-/// each sequence number, for error messages.
-pub fn replace(
+/// Adds to `transaction` the commands that turn what is there into what is wanted. Returns the rule behind each sequence
+/// number, for error messages.
+pub fn replace<'a>(
     transaction: &mut Transaction,
     family: Family,
-    wanted: &WantedChains,
+    wanted: &WantedChains<'a>,
     have: &Have,
-) -> BTreeMap<u32, String> {
-    let mut rules = BTreeMap::new();
+) -> Vec<(u32, &'a Rule)> {
+    let mut rules = Vec::new();
     // Rules of ours leave the built-in chains first, so that no chain is in use when it goes.
     for (table, name) in have.chains.keys().filter(|(_, name)| is_builtin(name)) {
         let chain = wanted.iter().find_map(|((t, n), chain)| (t == table && n == name).then_some(chain));
@@ -269,10 +269,10 @@ pub fn replace(
     }
     for ((table, name), chain) in wanted {
         for rule in chain.head.iter().rev() {
-            rules.insert(transaction.prepend_rule(family, *table, name, &rule.exprs), rule.text.clone());
+            rules.push((transaction.prepend_rule(family, *table, name, &rule.exprs), rule.rule));
         }
         for rule in &chain.tail {
-            rules.insert(transaction.append_rule(family, *table, name, &rule.exprs), rule.text.clone());
+            rules.push((transaction.append_rule(family, *table, name, &rule.exprs), rule.rule));
         }
     }
     for (table, name) in stale {
@@ -296,7 +296,7 @@ mod tests {
     use crate::plan::sidecar;
 
     /// The kernel's answer after `wanted` was applied to an empty namespace.
-    fn applied(wanted: &WantedChains) -> Have {
+    fn applied(wanted: &WantedChains<'_>) -> Have {
         let mut have = Have::default();
         let mut handle = 0;
         for ((table, name), chain) in wanted {
@@ -309,9 +309,10 @@ mod tests {
         have
     }
 
-    fn default_set() -> WantedChains {
+    fn default_set() -> WantedChains<'static> {
         let settings = Settings { inbound_ports: Selection::All, ..Settings::default() };
-        wanted(&sidecar(&settings, &HostFacts::default()).v4, Family::V4).unwrap()
+        // Leaked, so that the tests need not carry the plan about.
+        wanted(sidecar(&settings, &HostFacts::default()).v4.leak(), Family::V4).unwrap()
     }
 
     #[test]
@@ -329,7 +330,7 @@ mod tests {
         assert_eq!(differences(&default_set(), &have), []);
     }
 
-    fn words(wanted: &WantedChains, have: &Have) -> Vec<String> {
+    fn words(wanted: &WantedChains<'_>, have: &Have) -> Vec<String> {
         differences(wanted, have).iter().map(Difference::to_string).collect()
     }
 
@@ -385,8 +386,9 @@ mod tests {
             outbound_cidrs: Selection::All,
             ..Settings::default()
         };
-        let chains = wanted(&sidecar(&settings, &HostFacts::default()).v4, Family::V4).unwrap();
-        let head: Vec<_> = chains[&(Table::Nat, "PREROUTING")].head.iter().map(|rule| rule.text.as_str()).collect();
+        let plan = sidecar(&settings, &HostFacts::default());
+        let chains = wanted(&plan.v4, Family::V4).unwrap();
+        let head: Vec<_> = chains[&(Table::Nat, "PREROUTING")].head.iter().map(|rule| rule.rule.to_string()).collect();
         assert_eq!(
             head,
             [

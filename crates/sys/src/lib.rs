@@ -3,7 +3,6 @@
 //! Nothing here knows what a pod or a rule is. `unsafe`, namespace changes and process starts are allowed in this
 //! crate and nowhere else in the product; `make lint` checks it.
 
-pub mod addresses;
 pub mod file;
 pub mod netlink;
 pub mod netns;

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -14,7 +15,7 @@ use nix::sys::socket::{
 use thiserror::Error;
 
 /// Size of the receive buffer, in bytes. The kernel fills dumps in pieces of at most 32 KiB.
-const RECEIVE: usize = 64 * 1024;
+const RECEIVE: usize = 32 * 1024;
 /// Requests longer than this need a larger send buffer than the default one.
 const DEFAULT_SEND: usize = 128 * 1024;
 
@@ -74,6 +75,8 @@ impl NetlinkError {
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
+    /// What was received last; kept because a fresh one for every answer would cost more than the answer.
+    buffer: RefCell<Vec<u8>>,
 }
 
 impl Socket {
@@ -91,7 +94,7 @@ impl Socket {
         // Both only make errors shorter and clearer; a kernel without them still works.
         let _ = set_option(&fd, libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1);
         let _ = set_option(&fd, libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1);
-        Ok(Self { fd })
+        Ok(Self { fd, buffer: RefCell::default() })
     }
 
     /// Sends `request` and waits for the acknowledgement of message `last`, or for the first error.
@@ -158,9 +161,10 @@ impl Socket {
     }
 
     fn receive(&self, mut step: impl FnMut(&Message<'_>) -> Result<Step, NetlinkError>) -> Result<(), NetlinkError> {
-        let mut buffer = vec![0; RECEIVE];
+        let mut buffer = self.buffer.borrow_mut();
+        buffer.resize(RECEIVE, 0);
         loop {
-            let length = match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+            let length = match recv(self.fd.as_raw_fd(), buffer.as_mut_slice(), MsgFlags::empty()) {
                 Ok(length) => length,
                 Err(nix::errno::Errno::EINTR) => continue,
                 Err(errno) => return Err(NetlinkError::Socket(errno.into())),

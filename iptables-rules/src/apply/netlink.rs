@@ -1,6 +1,7 @@
 //! One transaction over netlink, in the form that iptables-nft understands.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use sys::netlink::{NetlinkError, Protocol, Socket};
 
@@ -52,7 +53,7 @@ pub fn check(plan: &Plan) -> Result<Differences, ApplyError> {
     retrying(look)
 }
 
-fn wanted_of(plan: &Plan) -> Result<Vec<(Family, WantedChains)>, ApplyError> {
+fn wanted_of(plan: &Plan) -> Result<Vec<(Family, WantedChains<'_>)>, ApplyError> {
     let of = |family| Ok((family, wanted(plan.rules(family), family)?));
     Family::BOTH.into_iter().map(of).collect()
 }
@@ -68,14 +69,14 @@ pub(super) fn retrying<T>(mut attempt: impl FnMut() -> Result<Option<T>, ApplyEr
 }
 
 /// `None` when the rules changed while we looked.
-fn attempt(wanted: &[(Family, WantedChains)], policy: Policy) -> Result<Option<Differences>, ApplyError> {
+fn attempt(wanted: &[(Family, WantedChains<'_>)], policy: Policy) -> Result<Option<Differences>, ApplyError> {
     let socket = Socket::open(Protocol::Netfilter).map_err(|source| kernel(source.into()))?;
     let generation = generation(&socket)?;
     let Some(have) = observe(&socket)? else { return Ok(None) };
     let found = compare(wanted, &have);
     let nothing = Have::default();
     let mut transaction = Transaction::begin(generation);
-    let mut rules = BTreeMap::new();
+    let mut rules = Vec::new();
     let mut done = Vec::new();
     for (family, chains) in wanted {
         let have = have.get(family).unwrap_or(&nothing);
@@ -99,9 +100,9 @@ fn attempt(wanted: &[(Family, WantedChains)], policy: Policy) -> Result<Option<D
     commit(&socket, transaction, &rules).map(|taken| taken.then_some(done))
 }
 
-fn compare(wanted: &[(Family, WantedChains)], have: &BTreeMap<Family, Have>) -> Differences {
+fn compare(wanted: &[(Family, WantedChains<'_>)], have: &BTreeMap<Family, Have>) -> Differences {
     let nothing = Have::default();
-    let of = |(family, chains): &(Family, WantedChains)| -> Differences {
+    let of = |(family, chains): &(Family, WantedChains<'_>)| -> Differences {
         let have = have.get(family).unwrap_or(&nothing);
         differences(chains, have).into_iter().map(|difference| (*family, difference)).collect()
     };
@@ -114,11 +115,11 @@ pub(super) fn generation(socket: &Socket) -> Result<u32, ApplyError> {
 }
 
 /// Sends a transaction. False when the rules changed since its generation, so that nothing was done. `rules` tells the
-/// text of the rule behind each sequence number.
-pub(super) fn commit(
+/// rule behind each sequence number.
+pub(super) fn commit<R: Display>(
     socket: &Socket,
     transaction: Transaction,
-    rules: &BTreeMap<u32, String>,
+    rules: &[(u32, R)],
 ) -> Result<bool, ApplyError> {
     let (bytes, last) = transaction.finish();
     match socket.transact(&bytes, last) {
@@ -159,9 +160,11 @@ pub(super) fn kernel(source: NetlinkError) -> ApplyError {
     ApplyError::Kernel { source, hint }
 }
 
-fn refused(source: NetlinkError, rules: &BTreeMap<u32, String>) -> ApplyError {
+fn refused<R: Display>(source: NetlinkError, rules: &[(u32, R)]) -> ApplyError {
     let what = match &source {
-        NetlinkError::Refused { sequence, .. } => rules.get(sequence).map(|rule| format!("rule `{rule}`")),
+        NetlinkError::Refused { sequence, .. } => {
+            rules.iter().find(|(of, _)| of == sequence).map(|(_, rule)| format!("rule `{rule}`"))
+        }
         NetlinkError::Socket(_) | NetlinkError::Interrupted => None,
     };
     let hint = hint(&source);

@@ -208,7 +208,9 @@ fn element(list: &mut Writer, name: &str, data: impl FnOnce(&mut Writer)) {
 
 impl Meta {
     fn from_number(number: u32) -> Option<Self> {
-        [Self::Mark, Self::InInterfaceName, Self::OutInterfaceName, Self::L4Protocol].into_iter().find(|it| *it as u32 == number)
+        [Self::Mark, Self::InInterfaceName, Self::OutInterfaceName, Self::L4Protocol]
+            .into_iter()
+            .find(|it| *it as u32 == number)
     }
 }
 

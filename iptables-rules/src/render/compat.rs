@@ -343,18 +343,14 @@ fn target(target: &Target, family: Family) -> Result<Expr, Reason> {
         Target::Return => Expr::Verdict(Verdict::Return),
         Target::Accept => Expr::Verdict(Verdict::Accept),
         Target::Drop => Expr::Verdict(Verdict::Drop),
-        Target::Redirect { port, .. } => {
-            redirect(one_port(port)?, family)
-        }
+        Target::Redirect { port, .. } => redirect(one_port(port)?, family),
         // `struct xt_tproxy_target_info_v1`: mask, mark, address, port.
         Target::Tproxy { port, mark } => {
             let info = Info::zeroed(32).set(0, &EVERY_BIT).set(4, &mark_of(mark)?);
             xt_target("TPROXY", 1, info.set(24, &one_port(port)?.to_be_bytes()))
         }
         // `struct xt_mark_tginfo2`: mark, mask.
-        Target::SetMark(mark) => {
-            xt_target("MARK", 2, Info::zeroed(8).set(0, &mark_of(mark)?).set(4, &EVERY_BIT))
-        }
+        Target::SetMark(mark) => xt_target("MARK", 2, Info::zeroed(8).set(0, &mark_of(mark)?).set(4, &EVERY_BIT)),
         Target::SaveMark => connection_mark(SAVE_MARK),
         Target::RestoreMark => connection_mark(RESTORE_MARK),
         // `struct xt_ct_target_info_v1`: flags, zone.
