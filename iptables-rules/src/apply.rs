@@ -4,6 +4,8 @@
 //! capture, and on an error nothing has changed. No program is started. The plugin calls this on a thread that has
 //! entered the pod's namespace, the command in its own.
 
+pub mod backend;
+pub mod exec;
 mod netlink;
 mod routes;
 
@@ -15,7 +17,7 @@ use sys::addresses::local_addresses;
 use sys::netlink::NetlinkError;
 use thiserror::Error;
 
-use crate::apply::netlink::Policy;
+pub use crate::apply::netlink::Policy;
 use crate::apply::routes::LocalDelivery;
 use crate::config::detect::{NoLocalAddress, id_of, local_address, name_servers};
 use crate::config::{HostFacts, Id, Mark, Mode, OwnerGroups, Selection, Settings};
