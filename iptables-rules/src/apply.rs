@@ -6,6 +6,7 @@
 
 pub mod backend;
 pub mod exec;
+pub mod native;
 mod netlink;
 mod routes;
 

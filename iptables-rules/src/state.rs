@@ -4,6 +4,7 @@
 //! such a chain, or equals a rule that we want there. The last two find rules that another program made for Istio.
 //! Everything else belongs to others: it is neither touched nor moved.
 
+pub mod native;
 pub mod save_text;
 
 use std::collections::BTreeMap;
