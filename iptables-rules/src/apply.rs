@@ -1,13 +1,18 @@
 //! Puts the rules of some settings into the network namespace of the calling thread.
 //!
-//! Observe, compare, and change what differs in one nf_tables transaction for both families: there is no moment without
-//! capture, and on an error nothing has changed. No program is started. The plugin calls this on a thread that has
-//! entered the pod's namespace, the command in its own.
+//! Observe, compare, and change what differs. In nf_tables that is one transaction for both families: there is no moment
+//! without capture, on an error nothing has changed, and no program is started. Where only legacy iptables will do, the
+//! host's programs carry out the same plan. The plugin calls this on a thread that has entered the pod's namespace, the
+//! command in its own.
 
 mod addresses;
+pub mod backend;
+pub mod exec;
+pub mod native;
 mod netlink;
 mod routes;
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +21,9 @@ use sys::netlink::NetlinkError;
 use thiserror::Error;
 
 use crate::apply::addresses::local_addresses;
-use crate::apply::netlink::Policy;
+use crate::apply::backend::Backend;
+use crate::apply::exec::{ExecError, Host, Programs};
+pub use crate::apply::netlink::Policy;
 use crate::apply::routes::LocalDelivery;
 use crate::config::detect::{NoLocalAddress, id_of, local_address, name_servers};
 use crate::config::{HostFacts, Id, Mark, Mode, OwnerGroups, Selection, Settings};
@@ -25,6 +32,8 @@ use crate::plan::{Plan, sidecar};
 use crate::render::compat::EncodeError;
 use crate::state::Difference;
 
+/// Where the host's programs are when nobody says.
+const DEFAULT_SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
@@ -65,6 +74,8 @@ pub struct Job {
     pub force: bool,
     /// The program works from the host's file system inside a pod's namespace: helper programs get a sandbox.
     pub on_host: bool,
+    /// Directories with programs, written like `PATH`, where the host's iptables is needed.
+    pub search: Option<OsString>,
     /// Path of the network namespace, where the file stands for the namespace in locks.
     pub netns: Option<PathBuf>,
 }
@@ -74,14 +85,16 @@ pub struct Job {
 pub struct Applied {
     /// False when everything was there already.
     pub changed: bool,
-    /// What differed before, with its family.
-    pub differences: Vec<(Family, Difference)>,
+    /// What differed before, a sentence each.
+    pub differences: Vec<String>,
     /// IPv6 rules were wanted.
     pub ipv6: bool,
     /// Number of rules wanted, both families together.
     pub rules: usize,
-    /// How they were put in place and why so, for the log: `nf_tables, iptables-compatible: …`.
+    /// How they were put in place and why so, a sentence for the log.
     pub backend: String,
+    /// What else a person may want to know although it worked.
+    pub notes: Vec<String>,
 }
 
 /// Why nothing was applied.
@@ -98,7 +111,7 @@ pub enum ApplyError {
     /// Rules of ours are there that are not the wanted ones.
     #[error(
         "rules of another configuration are in place and were left as they are; pass --reconcile to replace them: {}",
-        .0.iter().map(|(_, difference)| difference.to_string()).collect::<Vec<_>>().join("; ")
+        sentences(.0).join("; ")
     )]
     RulesDiffer(Differences),
     /// The namespace's addresses cannot be read.
@@ -139,6 +152,9 @@ pub enum ApplyError {
     /// Others kept changing the rules.
     #[error("the rules of the network namespace kept changing while ours were being applied; try again")]
     Busy,
+    /// The host's iptables programs could not do it.
+    #[error(transparent)]
+    Legacy(#[from] ExecError),
     /// An address, policy rule or route could not be changed.
     #[error("{what} cannot be changed: {source}")]
     Routing {
@@ -169,17 +185,118 @@ pub fn run(job: &Job) -> Result<Applied, ApplyError> {
     let facts = host_facts(&job.settings)?;
     let settings = with_numeric_ids(job.settings.clone());
     let delivery = local_delivery(&settings)?;
-    let plan = if job.cleanup_only { Plan::default() } else { sidecar(&settings, &facts) };
-    let policy = Policy { replace: job.reconcile || job.cleanup_only, rewrite: job.force };
-    let differences = netlink::apply(&plan, policy)?;
-    let routing = if job.cleanup_only { undo_routing(&settings)? } else { do_routing(&facts, delivery)? };
-    Ok(Applied {
-        changed: routing || job.force || !differences.is_empty(),
-        differences,
-        ipv6: facts.ipv6,
-        rules: rule_count(&plan),
-        backend: "nf_tables over netlink, iptables-compatible".to_owned(),
+    let mut applied = match (job.form, job.cleanup_only) {
+        (_, true) => remove_rules(job, &settings, &facts)?,
+        (Form::Native, false) => native_rules(job, &settings, &facts)?,
+        (Form::Compatible, false) => compatible_rules(job, &settings, &facts)?,
+    };
+    applied.changed |= if job.cleanup_only { undo_routing(&settings)? } else { do_routing(&facts, delivery)? };
+    Ok(applied)
+}
+
+impl Applied {
+    fn new(differences: Vec<String>, facts: &HostFacts, rules: usize, backend: String) -> Self {
+        let changed = !differences.is_empty();
+        Self { changed, differences, ipv6: facts.ipv6, rules, backend, notes: Vec::new() }
+    }
+}
+
+fn compatible_rules(job: &Job, settings: &Settings, facts: &HostFacts) -> Result<Applied, ApplyError> {
+    let plan = sidecar(settings, facts);
+    let choice = backend::decide(job.flavour);
+    let policy = Policy { replace: job.reconcile, rewrite: job.force };
+    let mut notes = Vec::new();
+    let found = match choice.backend {
+        Backend::NfTables => netlink::apply(&plan, policy)?,
+        Backend::Legacy(programs) => {
+            let differences = legacy(job, &plan, &Plan::default(), policy, programs, &mut notes)?;
+            netlink::Found { differences, native: false }
+        }
+    };
+    if choice.also_in_other && job.reconcile {
+        // Ours are in place; what an earlier run left elsewhere would only be met a second time.
+        match choice.backend {
+            Backend::NfTables => {
+                legacy(job, &Plan::default(), &plan, Policy::RECONCILE, Programs::LegacyOrPlain, &mut notes)?;
+            }
+            Backend::Legacy(_) => drop(netlink::apply(&Plan::default(), Policy::RECONCILE)?),
+        }
+        notes.push("rules of ours in the other flavour of iptables were removed".to_owned());
+    }
+    if found.native && job.reconcile {
+        native::remove()?;
+        notes.push("native nftables rules of an earlier run were removed".to_owned());
+    }
+    let count = plan.v4.len() + plan.v6.len();
+    let mut applied = Applied::new(sentences(&found.differences), facts, count, choice.reason);
+    applied.changed |= job.force;
+    applied.notes = notes;
+    Ok(applied)
+}
+
+fn native_rules(job: &Job, settings: &Settings, facts: &HostFacts) -> Result<Applied, ApplyError> {
+    let outcome = native::apply(settings, facts)?;
+    let differences = outcome.differences.iter().map(ToString::to_string).collect();
+    let reason = "native nftables, because it was asked for".to_owned();
+    let mut applied = Applied::new(differences, facts, outcome.rules, reason);
+    if job.reconcile && !netlink::apply(&Plan::default(), Policy::RECONCILE)?.differences.is_empty() {
+        applied.notes.push("iptables rules of an earlier run were removed".to_owned());
+    }
+    Ok(applied)
+}
+
+/// Removes what is ours in every form, whoever put it there.
+fn remove_rules(job: &Job, settings: &Settings, facts: &HostFacts) -> Result<Applied, ApplyError> {
+    let mut differences = Vec::new();
+    let mut notes = Vec::new();
+    let choice = backend::decide(job.flavour);
+    let has_legacy = match choice.backend {
+        Backend::NfTables => choice.also_in_other,
+        Backend::Legacy(_) => true,
+    };
+    let has_nf_tables = match choice.backend {
+        Backend::NfTables => true,
+        Backend::Legacy(_) => choice.also_in_other,
+    };
+    if has_nf_tables {
+        differences.extend(sentences(&netlink::apply(&Plan::default(), Policy::RECONCILE)?.differences));
+        differences.extend(native::remove()?.differences.iter().map(ToString::to_string));
+    }
+    if has_legacy {
+        let programs = match choice.backend {
+            Backend::Legacy(programs) => programs,
+            Backend::NfTables => Programs::LegacyOrPlain,
+        };
+        let known = sidecar(settings, facts);
+        let found = legacy(job, &Plan::default(), &known, Policy::RECONCILE, programs, &mut notes)?;
+        differences.extend(sentences(&found));
+    }
+    let mut applied = Applied::new(differences, facts, 0, choice.reason);
+    applied.notes = notes;
+    Ok(applied)
+}
+
+fn legacy(
+    job: &Job,
+    plan: &Plan,
+    known: &Plan,
+    policy: Policy,
+    programs: Programs,
+    notes: &mut Vec<String>,
+) -> Result<Differences, ApplyError> {
+    let search = job.search.clone().unwrap_or_else(|| DEFAULT_SEARCH.into());
+    let host = Host { search: &search, on_host: job.on_host, netns: job.netns.as_deref() };
+    let mut told = Vec::new();
+    let result = exec::apply(plan, known, policy, programs, host, &mut told);
+    notes.extend(told.into_iter().map(|note| note.0));
+    result.map_err(|error| match error {
+        ExecError::Differ(differences) => ApplyError::RulesDiffer(differences),
+        other => other.into(),
     })
+}
+
+fn sentences(differences: &Differences) -> Vec<String> {
+    differences.iter().map(|(_, difference)| difference.to_string()).collect()
 }
 
 /// Looks whether the calling thread's namespace holds the sidecar rules of `settings`, and changes nothing. Returns what
@@ -197,7 +314,7 @@ pub fn check(settings: &Settings) -> Result<Differences, ApplyError> {
 /// # Errors
 /// See [`ApplyError`]; the rules are then as they were before.
 pub fn apply_plan(plan: &Plan) -> Result<Differences, ApplyError> {
-    netlink::apply(plan, Policy::RECONCILE)
+    Ok(netlink::apply(plan, Policy::RECONCILE)?.differences)
 }
 
 /// The local delivery that TPROXY mode needs; `None` where it needs none.
@@ -259,10 +376,6 @@ pub fn host_facts(settings: &Settings) -> Result<HostFacts, ApplyError> {
         (facts.dns_servers_v4, facts.dns_servers_v6) = name_servers(&text);
     }
     Ok(facts)
-}
-
-fn rule_count(plan: &Plan) -> usize {
-    plan.v4.len() + plan.v6.len()
 }
 
 /// Users and groups by number. A name that is not in the files stays a name; the encoder then says so.

@@ -3,6 +3,7 @@
 //! Pure and total: every value of the settings gives a plan. Whether the kernel can be given each rule is decided by the
 //! encoder in `render`.
 
+pub mod native;
 mod sidecar;
 
 use crate::config::{HostFacts, Settings};

@@ -3,3 +3,5 @@
 pub mod compat;
 pub mod describe;
 pub mod iptables;
+pub mod native;
+pub mod nft;

@@ -4,6 +4,9 @@
 //! such a chain, or equals a rule that we want there. The last two find rules that another program made for Istio.
 //! Everything else belongs to others: it is neither touched nor moved.
 
+pub mod native;
+pub mod save_text;
+
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
@@ -15,9 +18,9 @@ use crate::render::describe::describe;
 
 /// A wanted rule, ready for the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WantedRule<'a> {
-    /// The rule; its text is made only when a message needs it.
-    pub rule: &'a Rule,
+pub struct WantedRule<R> {
+    /// The rule, or its text; for messages.
+    pub rule: R,
     /// What it does.
     pub exprs: Vec<Expr>,
 }
@@ -26,13 +29,13 @@ pub struct WantedRule<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WantedChain<'a> {
     /// Rules at the head of a built-in chain, before those of others.
-    pub head: Vec<WantedRule<'a>>,
+    pub head: Vec<WantedRule<&'a Rule>>,
     /// Rules at the end; in a chain of ours, all of them.
-    pub tail: Vec<WantedRule<'a>>,
+    pub tail: Vec<WantedRule<&'a Rule>>,
 }
 
 impl<'a> WantedChain<'a> {
-    fn rules(&self) -> impl Iterator<Item = &WantedRule<'a>> {
+    fn rules(&self) -> impl Iterator<Item = &WantedRule<&'a Rule>> {
         self.head.iter().chain(&self.tail)
     }
 }

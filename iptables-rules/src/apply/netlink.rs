@@ -8,13 +8,18 @@ use sys::netlink::{NetlinkError, Protocol, Socket};
 use crate::apply::{ApplyError, Differences};
 use crate::model::Family;
 use crate::nft::message::{
-    Chain, Transaction, get_generation, list_chains, list_rules, read_chain, read_generation, read_rule,
+    Chain, Transaction, get_generation, list_chains, list_rules, read_chain, read_generation, read_inet_chain,
+    read_rule,
 };
 use crate::plan::Plan;
+use crate::plan::native::NativeTable;
 use crate::state::{Have, WantedChains, differences, replace, wanted};
 
 /// How often the rules may change under us before we give up.
 const ATTEMPTS: usize = 10;
+
+/// Family of tables that see IPv4 and IPv6.
+const NFPROTO_INET: u8 = 1;
 
 const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
@@ -37,8 +42,17 @@ impl Policy {
     pub const RECONCILE: Self = Self { replace: true, rewrite: false };
 }
 
-/// Brings the calling thread's namespace to `plan`. Returns what differed.
-pub fn apply(plan: &Plan, policy: Policy) -> Result<Differences, ApplyError> {
+/// What was found before anything was changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// What differed from the plan and was changed.
+    pub differences: Differences,
+    /// Tables of our native form are there, too.
+    pub native: bool,
+}
+
+/// Brings the calling thread's namespace to `plan`.
+pub fn apply(plan: &Plan, policy: Policy) -> Result<Found, ApplyError> {
     let wanted = wanted_of(plan)?;
     retrying(|| attempt(&wanted, policy))
 }
@@ -48,7 +62,7 @@ pub fn check(plan: &Plan) -> Result<Differences, ApplyError> {
     let wanted = wanted_of(plan)?;
     let look = || {
         let socket = Socket::open(Protocol::Netfilter).map_err(|source| kernel(source.into()))?;
-        Ok(observe(&socket)?.map(|have| compare(&wanted, &have)))
+        Ok(observe(&socket)?.map(|(have, _)| compare(&wanted, &have)))
     };
     retrying(look)
 }
@@ -69,10 +83,10 @@ pub(super) fn retrying<T>(mut attempt: impl FnMut() -> Result<Option<T>, ApplyEr
 }
 
 /// `None` when the rules changed while we looked.
-fn attempt(wanted: &[(Family, WantedChains<'_>)], policy: Policy) -> Result<Option<Differences>, ApplyError> {
+fn attempt(wanted: &[(Family, WantedChains<'_>)], policy: Policy) -> Result<Option<Found>, ApplyError> {
     let socket = Socket::open(Protocol::Netfilter).map_err(|source| kernel(source.into()))?;
     let generation = generation(&socket)?;
-    let Some(have) = observe(&socket)? else { return Ok(None) };
+    let Some((have, native)) = observe(&socket)? else { return Ok(None) };
     let found = compare(wanted, &have);
     let nothing = Have::default();
     let mut transaction = Transaction::begin(generation);
@@ -95,9 +109,9 @@ fn attempt(wanted: &[(Family, WantedChains<'_>)], policy: Policy) -> Result<Opti
         done.extend(found.iter().filter(|(of, _)| of == family).cloned());
     }
     if rules.is_empty() && done.is_empty() {
-        return Ok(Some(done));
+        return Ok(Some(Found { differences: done, native }));
     }
-    commit(&socket, transaction, &rules).map(|taken| taken.then_some(done))
+    commit(&socket, transaction, &rules).map(|taken| taken.then_some(Found { differences: done, native }))
 }
 
 fn compare(wanted: &[(Family, WantedChains<'_>)], have: &BTreeMap<Family, Have>) -> Differences {
@@ -129,9 +143,12 @@ pub(super) fn commit<R: Display>(
     }
 }
 
+/// What the namespace holds in the four tables, and whether our native tables are there.
+type Observed = (BTreeMap<Family, Have>, bool);
+
 /// All chains of the four tables; rules only of tables that have chains, so that an empty namespace costs one question.
 /// `None` when they changed meanwhile.
-fn observe(socket: &Socket) -> Result<Option<BTreeMap<Family, Have>>, ApplyError> {
+fn observe(socket: &Socket) -> Result<Option<Observed>, ApplyError> {
     match list(socket) {
         Ok(have) => Ok(Some(have)),
         Err(NetlinkError::Interrupted) => Ok(None),
@@ -139,9 +156,13 @@ fn observe(socket: &Socket) -> Result<Option<BTreeMap<Family, Have>>, ApplyError
     }
 }
 
-fn list(socket: &Socket) -> Result<BTreeMap<Family, Have>, NetlinkError> {
+fn list(socket: &Socket) -> Result<Observed, NetlinkError> {
     let mut chains: Vec<Chain> = Vec::new();
-    socket.dump(list_chains().bytes(), |kind, payload| chains.extend(read_chain(kind, payload)))?;
+    let mut native = false;
+    socket.dump(list_chains().bytes(), |kind, payload| match read_chain(kind, payload) {
+        Some(chain) => chains.push(chain),
+        None => native |= is_native_chain(kind, payload),
+    })?;
     let mut all = BTreeMap::new();
     for family in Family::BOTH {
         let mut have = Have::new(chains.iter().filter(|chain| chain.family == family));
@@ -152,7 +173,13 @@ fn list(socket: &Socket) -> Result<BTreeMap<Family, Have>, NetlinkError> {
         }
         all.insert(family, have);
     }
-    Ok(all)
+    Ok((all, native))
+}
+
+/// Whether an answer to [`list_chains`] is about a chain of our native form.
+fn is_native_chain(kind: u16, payload: &[u8]) -> bool {
+    let ours = |table: &str| NativeTable::ALL.iter().any(|native| native.as_str() == table);
+    payload.first() == Some(&NFPROTO_INET) && read_inet_chain(kind, payload).is_some_and(|chain| ours(&chain.table))
 }
 
 pub(super) fn kernel(source: NetlinkError) -> ApplyError {
@@ -174,7 +201,9 @@ fn refused<R: Display>(source: NetlinkError, rules: &[(u32, R)]) -> ApplyError {
 fn hint(error: &NetlinkError) -> &'static str {
     match error.errno() {
         Some(EPERM) => ". The capability NET_ADMIN in this network namespace is missing",
-        Some(ENOENT) => ". An extension may be missing: the kernel needs nft_compat and the xt_* modules of the rule",
+        Some(ENOENT) => {
+            ". A part of the kernel may be missing: nft_compat and the xt_* modules that the rule needs, or nft_chain_nat, nft_ct, nft_redir, nft_tproxy for native rules"
+        }
         Some(EOPNOTSUPP | EPROTONOSUPPORT) => ". The kernel has no nf_tables, or not the parts that these rules need",
         _ => "",
     }

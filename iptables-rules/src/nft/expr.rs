@@ -3,9 +3,10 @@
 //! Encoding and decoding stand side by side so that "apply, then look" compares values and not bytes. Counters are
 //! compared without their counts. What we do not know is kept by name, equal to nothing of ours.
 
+use crate::model::Family;
 use crate::nft::wire::{Writer, attributes, find, find_be32, find_string};
 
-/// Register that all our comparisons use.
+/// Register that all our values pass through.
 const REGISTER: u32 = 1;
 /// Register that holds the verdict.
 const VERDICT: u32 = 0;
@@ -20,9 +21,43 @@ pub enum Meta {
     InInterfaceName = 6,
     /// Name of the interface it leaves on.
     OutInterfaceName = 7,
+    /// User of the sending socket, in host byte order.
+    SocketUser = 10,
+    /// Group of the sending socket, in host byte order.
+    SocketGroup = 11,
+    /// Network protocol, `NFPROTO_*`.
+    NetworkProtocol = 15,
     /// Transport protocol.
     L4Protocol = 16,
 }
+
+/// What connection tracking knows of a packet, `NFT_CT_*`. Values are in host byte order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Conntrack {
+    /// State, as bits of 1, 2 and 4 for invalid, established and related.
+    State = 0,
+    /// Mark of the connection.
+    Mark = 3,
+    /// Zone of the connection, 16 bits.
+    Zone = 17,
+}
+
+/// A set of values that a rule looks into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Set {
+    /// The values, in ascending order. The transaction makes a nameless set of them.
+    Values(Vec<Vec<u8>>),
+    /// A set that the kernel holds, by its name there. Only read, never written.
+    Named(String),
+}
+
+/// Name of a set that the kernel numbers.
+pub const NAMELESS_SET: &str = "__set%d";
+/// `NF_NAT_RANGE_PROTO_SPECIFIED`: the port is given.
+const NAT_PORT_GIVEN: u32 = 2;
+/// `NFT_LOOKUP_F_INV`.
+const LOOKUP_INVERTED: u32 = 1;
 
 /// Header that a payload offset counts from, `NFT_PAYLOAD_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +130,25 @@ pub enum Expr {
         /// Highest value.
         high: Vec<u8>,
     },
+    /// Loads what connection tracking knows.
+    LoadConntrack(Conntrack),
+    /// Puts these bytes into the register.
+    Immediate(Vec<u8>),
+    /// Sets metadata to the register.
+    SetMeta(Meta),
+    /// Sets a property of the connection to the register.
+    SetConntrack(Conntrack),
+    /// Goes on if the register is one of the values, or none of them.
+    Lookup {
+        /// True for none of them.
+        negate: bool,
+        /// The values.
+        set: Set,
+    },
+    /// Sends to the local port in the register.
+    Redirect,
+    /// Delivers to the transparent socket of this family on the port in the register.
+    Tproxy(Family),
     /// Counts packets.
     Counter,
     /// Decides.
@@ -119,8 +173,9 @@ pub struct Xt {
 }
 
 impl Expr {
-    /// Writes one element of a rule's expression list.
-    pub fn write(&self, list: &mut Writer) {
+    /// Writes one element of a rule's expression list. A lookup takes the next of `sets`, the numbers that the transaction
+    /// gave to the rule's sets.
+    pub fn write(&self, list: &mut Writer, sets: &mut impl Iterator<Item = u32>) {
         match self {
             Self::LoadMeta(field) => element(list, "meta", |data| {
                 data.be32(1, REGISTER);
@@ -149,6 +204,41 @@ impl Expr {
                 data.be32(2, u32::from(*negate));
                 data.nested(3, |value| value.attribute(1, low));
                 data.nested(4, |value| value.attribute(1, high));
+            }),
+            Self::LoadConntrack(key) => element(list, "ct", |data| {
+                data.be32(2, *key as u32);
+                data.be32(1, REGISTER);
+            }),
+            Self::Immediate(bytes) => element(list, "immediate", |data| {
+                data.be32(1, REGISTER);
+                data.nested(2, |value| value.attribute(1, bytes));
+            }),
+            Self::SetMeta(field) => element(list, "meta", |data| {
+                data.be32(2, *field as u32);
+                data.be32(3, REGISTER);
+            }),
+            Self::SetConntrack(key) => element(list, "ct", |data| {
+                data.be32(2, *key as u32);
+                data.be32(4, REGISTER);
+            }),
+            Self::Lookup { negate, set } => element(list, "lookup", |data| {
+                data.be32(2, REGISTER);
+                match set {
+                    Set::Named(name) => data.string(1, name),
+                    Set::Values(_) => {
+                        data.string(1, NAMELESS_SET);
+                        sets.next().into_iter().for_each(|number| data.be32(4, number));
+                    }
+                }
+                data.be32(5, if *negate { LOOKUP_INVERTED } else { 0 });
+            }),
+            Self::Redirect => element(list, "redir", |data| {
+                data.be32(1, REGISTER);
+                data.be32(3, NAT_PORT_GIVEN);
+            }),
+            Self::Tproxy(family) => element(list, "tproxy", |data| {
+                data.be32(1, u32::from(network_protocol(*family)));
+                data.be32(3, REGISTER);
             }),
             Self::Counter => element(list, "counter", |_| {}),
             Self::Verdict(verdict) => element(list, "immediate", |data| {
@@ -185,12 +275,45 @@ impl Expr {
             "range" if register(1) => {
                 Some(Self::Range { negate: find_be32(data, 2)? == 1, low: bytes(3)?, high: bytes(4)? })
             }
+            "meta" if find(data, 1).is_none() && register(3) => {
+                Meta::from_number(find_be32(data, 2)?).map(Self::SetMeta)
+            }
+            // A direction is only asked of connections that have one.
+            "ct" if find(data, 3).is_none() => {
+                let key = Conntrack::from_number(find_be32(data, 2)?)?;
+                match (find(data, 1).is_some(), find(data, 4).is_some()) {
+                    (true, false) if register(1) => Some(Self::LoadConntrack(key)),
+                    (false, true) if register(4) => Some(Self::SetConntrack(key)),
+                    _ => None,
+                }
+            }
+            "lookup" if register(2) && find(data, 3).is_none() => Some(Self::Lookup {
+                negate: find_be32(data, 5).unwrap_or(0) & LOOKUP_INVERTED != 0,
+                set: Set::Named(find_string(data, 1)?.to_owned()),
+            }),
+            // The kernel lists the one port as first and last.
+            "redir" if register(1) && (find(data, 2).is_none() || register(2)) => {
+                (find_be32(data, 3)? == NAT_PORT_GIVEN).then_some(Self::Redirect)
+            }
+            "tproxy" if find(data, 2).is_none() && register(3) => {
+                let family = find_be32(data, 1)?;
+                Family::BOTH.into_iter().find(|it| u32::from(network_protocol(*it)) == family).map(Self::Tproxy)
+            }
             "counter" => Some(Self::Counter),
+            "immediate" if register(1) => bytes(2).map(Self::Immediate),
             "immediate" if find_be32(data, 1)? == VERDICT => Verdict::read(find(find(data, 2)?, 2)?).map(Self::Verdict),
             "match" => Xt::read(data).map(Self::XtMatch),
             "target" => Xt::read(data).map(Self::XtTarget),
             _ => None,
         }
+    }
+}
+
+/// Number of a network protocol, `NFPROTO_*`.
+pub fn network_protocol(family: Family) -> u8 {
+    match family {
+        Family::V4 => 2,
+        Family::V6 => 10,
     }
 }
 
@@ -207,10 +330,24 @@ fn element(list: &mut Writer, name: &str, data: impl FnOnce(&mut Writer)) {
 }
 
 impl Meta {
+    const ALL: [Self; 7] = [
+        Self::Mark,
+        Self::InInterfaceName,
+        Self::OutInterfaceName,
+        Self::SocketUser,
+        Self::SocketGroup,
+        Self::NetworkProtocol,
+        Self::L4Protocol,
+    ];
+
     fn from_number(number: u32) -> Option<Self> {
-        [Self::Mark, Self::InInterfaceName, Self::OutInterfaceName, Self::L4Protocol]
-            .into_iter()
-            .find(|it| *it as u32 == number)
+        Self::ALL.into_iter().find(|it| *it as u32 == number)
+    }
+}
+
+impl Conntrack {
+    fn from_number(number: u32) -> Option<Self> {
+        [Self::State, Self::Mark, Self::Zone].into_iter().find(|it| *it as u32 == number)
     }
 }
 
@@ -284,7 +421,7 @@ mod tests {
 
     fn round_trip(expr: &Expr) -> Vec<Expr> {
         let mut writer = Writer::new();
-        expr.write(&mut writer);
+        expr.write(&mut writer, &mut std::iter::once(1));
         read_list(writer.bytes())
     }
 
@@ -296,6 +433,14 @@ mod tests {
             Expr::Mask(vec![255, 240, 0, 0]),
             Expr::Compare(Compare::Ne, vec![127, 0, 0, 1]),
             Expr::Range { negate: true, low: vec![0, 80], high: vec![0, 90] },
+            Expr::LoadMeta(Meta::SocketUser),
+            Expr::LoadConntrack(Conntrack::State),
+            Expr::Immediate(vec![0x05, 0x39]),
+            Expr::SetMeta(Meta::Mark),
+            Expr::SetConntrack(Conntrack::Zone),
+            Expr::Lookup { negate: true, set: Set::Named("__set0".to_owned()) },
+            Expr::Redirect,
+            Expr::Tproxy(Family::V6),
             Expr::Counter,
             Expr::Verdict(Verdict::Jump("ISTIO_OUTPUT".to_owned())),
             Expr::Verdict(Verdict::Return),

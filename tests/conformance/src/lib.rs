@@ -5,6 +5,7 @@
 
 pub mod cases;
 pub mod install;
+pub mod native;
 pub mod plugin;
 pub mod sidecar;
 
