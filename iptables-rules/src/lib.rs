@@ -15,3 +15,6 @@ pub mod apply;
 
 #[cfg(feature = "cli")]
 pub mod cli;
+
+#[cfg(feature = "cli")]
+pub mod validate;

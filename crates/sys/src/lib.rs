@@ -6,6 +6,7 @@
 pub mod file;
 pub mod netlink;
 pub mod netns;
+pub mod original_dst;
 pub mod process;
 pub mod sandbox;
 pub mod xtables;

@@ -5,8 +5,8 @@ pub mod api;
 pub mod containerd;
 #[cfg(feature = "node")]
 pub mod cri;
-#[cfg(feature = "node")]
 pub mod envoy;
+pub mod flood;
 #[cfg(feature = "node")]
 pub mod image;
 pub mod netns;

@@ -1,261 +1,247 @@
-//! Flags, and the environment behind them.
+//! The command line: the table of flags as a parser, and who wins between it and the environment.
 //!
 //! Precedence, high to low: flag, second variable, first variable, default. A variable counts when it is set, even to
-//! nothing. A switch whose variable cannot be read is off; the same mistake in a flag is a usage error.
+//! nothing. Positional arguments are taken and ignored, as Istio does.
 
-use clap::Parser;
+use std::ffi::OsString;
+use std::time::Duration;
 
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use crate::cli::flags::{FLAGS, Flag, Kind};
+use crate::cli::generate::Document;
+use crate::cli::log::LogOptions;
+use crate::cli::syntax;
 use crate::config::options::Options;
 
-/// What to do with the rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// Nothing at all.
-    Nothing,
-    /// Print them.
-    Print,
-    /// Remove all that are ours.
-    Remove,
-    /// Put them in place.
-    Apply,
+const LOG_TARGET: &str = "log_target";
+const LOG_AS_JSON: &str = "log_as_json";
+const LOG_LEVELS: &str = "log_output_level";
+const LOG_STACKS: &str = "log_stacktrace_level";
+const LOG_CALLERS: &str = "log_caller";
+const GENERATE: &str = "generate";
+const POSITIONAL: &str = "ignored";
+
+/// What the command was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The rules.
+    pub options: Options,
+    /// Name of the proxy's user, for when there is no `--proxy-uid`.
+    pub envoy_user: String,
+    /// Print and change nothing.
+    pub dry_run: bool,
+    /// Print a sentence about each rule.
+    pub explain: bool,
+    /// File that a dry run writes its transcript to; empty for none.
+    pub transcript: OsString,
+    /// Leave the rules alone.
+    pub skip_rule_apply: bool,
+    /// Prove that traffic is redirected.
+    pub run_validation: bool,
+    /// Port of the proof.
+    pub probe_port: u16,
+    /// Longest time of the proof.
+    pub probe_timeout: Duration,
+    /// File of the network namespace; empty when nobody named one.
+    pub network_namespace: String,
+    /// The files are the host's.
+    pub cni_mode: bool,
+    /// Replace what differs.
+    pub reconcile: bool,
+    /// Remove only.
+    pub cleanup_only: bool,
+    /// Write what is there.
+    pub force_apply: bool,
+    /// Tables of nftables.
+    pub native_nftables: bool,
+    /// `legacy`, `nft`, nothing, or a mistake.
+    pub force_iptables_binary: String,
 }
 
-/// Redirects a pod's traffic to its sidecar proxy.
-#[derive(Debug, Default, Parser)]
-#[command(name = "istio-iptables", version, disable_help_subcommand = true)]
-pub struct Args {
-    /// Port outbound TCP is redirected to [default: 15001]
-    #[arg(short = 'p', long, value_name = "PORT")]
-    envoy_port: Option<String>,
-    /// Port inbound TCP is redirected to [default: 15006]
-    #[arg(short = 'z', long, value_name = "PORT")]
-    inbound_capture_port: Option<String>,
-    /// Port that bypasses inbound capture [default: 15008]
-    #[arg(short = 'e', long, value_name = "PORT")]
-    inbound_tunnel_port: Option<String>,
-    /// UIDs whose traffic is the proxy's own [default: that of user $ENVOY_USER, or 1337]
-    #[arg(short = 'u', long, value_name = "LIST")]
-    proxy_uid: Option<String>,
-    /// GIDs whose traffic is the proxy's own [default: the UIDs]
-    #[arg(short = 'g', long, value_name = "LIST")]
-    proxy_gid: Option<String>,
-    /// REDIRECT or TPROXY
-    #[arg(short = 'm', long, value_name = "MODE")]
-    istio_inbound_interception_mode: Option<String>,
-    /// Inbound ports to capture; * for all
-    #[arg(short = 'b', long, value_name = "LIST")]
-    istio_inbound_ports: Option<String>,
-    /// Inbound ports not captured when all others are
-    #[arg(short = 'd', long, value_name = "LIST")]
-    istio_local_exclude_ports: Option<String>,
-    /// Interfaces never captured
-    #[arg(short = 'c', long, value_name = "LIST")]
-    istio_exclude_interfaces: Option<String>,
-    /// Outbound destinations to capture; * for all
-    #[arg(short = 'i', long, value_name = "LIST")]
-    istio_service_cidr: Option<String>,
-    /// Outbound destinations never captured
-    #[arg(short = 'x', long, value_name = "LIST")]
-    istio_service_exclude_cidr: Option<String>,
-    /// Outbound ports captured whatever the destination
-    #[arg(short = 'q', long, value_name = "LIST")]
-    istio_outbound_ports: Option<String>,
-    /// Outbound ports never captured
-    #[arg(short = 'o', long, value_name = "LIST")]
-    istio_local_outbound_ports_exclude: Option<String>,
-    /// Interfaces whose incoming traffic is treated as outbound
-    #[arg(short = 'k', long, value_name = "LIST")]
-    kube_virt_interfaces: Option<String>,
-    /// Mark of TPROXY mode (not supported yet)
-    #[arg(short = 't', long, value_name = "MARK")]
-    istio_inbound_tproxy_mark: Option<String>,
-    /// Route table of TPROXY mode (not supported yet)
-    #[arg(short = 'r', long, value_name = "TABLE")]
-    istio_inbound_tproxy_route_table: Option<String>,
-    #[command(flatten)]
-    switches: Switches,
+/// The parser.
+pub fn command() -> Command {
+    let log = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).allow_hyphen_values(true).help(help)
+    };
+    Command::new("istio-iptables")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Redirects the traffic of a pod to its sidecar proxy")
+        .after_help(AFTER_HELP)
+        .args_override_self(true)
+        .args(FLAGS.iter().map(argument))
+        .arg(
+            log(LOG_TARGET, "PATH", "Where the log goes, may be given more than once: a file, stdout or stderr")
+                .action(ArgAction::Append)
+                .default_value("stdout"),
+        )
+        .arg(switch_argument(LOG_AS_JSON).help("Log JSON lines"))
+        .arg(log(LOG_LEVELS, "LEVELS", "Levels to log: [scope:]level,... of debug, info, warn, error, none"))
+        .arg(log(LOG_STACKS, "LEVELS", "Accepted; there are no stack traces"))
+        .arg(log(LOG_CALLERS, "SCOPES", "Accepted; callers are not logged"))
+        .arg(
+            Arg::new(GENERATE)
+                .long(GENERATE)
+                .value_name("WHAT")
+                .hide(true)
+                .value_parser(clap::value_parser!(Document))
+                .help("Print a completion script or the manual page"),
+        )
+        .arg(Arg::new(POSITIONAL).num_args(0..).value_parser(clap::value_parser!(OsString)).hide(true).help("Ignored"))
 }
 
-/// On or off.
-#[derive(Debug, Default, clap::Args)]
-struct Switches {
-    /// Print the rules and change nothing
-    #[arg(short = 'n', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
-    dry_run: Option<bool>,
-    /// Do nothing
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
-    skip_rule_apply: Option<bool>,
-    /// Check that traffic is redirected (not supported yet)
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
-    run_validation: Option<bool>,
-    /// Capture DNS
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
-    redirect_dns: Option<bool>,
-    /// With --redirect-dns: all of port 53, not only the servers of resolv.conf
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
-    capture_all_dns: Option<bool>,
-    /// Drop packets that connection tracking calls invalid
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
-    drop_invalid: Option<bool>,
-    /// Look for an IPv6 address beside the first one
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
-    dual_stack: Option<bool>,
-    /// Replace rules that differ; always done
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
-    reconcile: Option<bool>,
-    /// Remove all rules of ours
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
-    cleanup_only: Option<bool>,
-    /// Rules of native nftables (not supported yet)
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = boolean)]
-    native_nftables: Option<bool>,
+const AFTER_HELP: &str = "\
+Further variables:
+  ISTIO_OUTBOUND_OWNER_GROUPS          groups whose outbound traffic is captured [default: *]
+  ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE  groups whose outbound traffic is not, when all others' is
+  ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR    IPv4 loopback range [default: 127.0.0.1/32]
+  ENVOY_USER                           user of the proxy [default: istio-proxy]
+  DRY_RUN_FILE_PATH                    file for the transcript of a dry run
+
+Exit codes: 0 done, 1 not done, 126 validation failed, 255 wrong command line.";
+
+fn argument(flag: &Flag) -> Arg {
+    let argument = match flag.kind {
+        Kind::Switch => switch_argument(flag.name),
+        Kind::Text => value_argument(flag),
+        Kind::Port => value_argument(flag).value_parser(syntax::port),
+        Kind::Duration => value_argument(flag).value_parser(syntax::duration),
+    };
+    let argument = match flag.short {
+        Some(letter) => argument.short(letter),
+        None => argument,
+    };
+    let mut help = flag.help.to_owned();
+    if flag.kind != Kind::Switch && !flag.default.is_empty() {
+        help += &format!(" [default: {}]", flag.default);
+    }
+    if !flag.env.is_empty() {
+        help += &format!(" [env: {}]", flag.env.join(", "));
+    }
+    argument.help(help)
 }
 
-impl Args {
-    /// The options, from flags and from the variables that `env` knows.
-    pub fn options(&self, env: impl Fn(&str) -> Option<String>) -> Options {
-        let defaults = Options::default();
-        let text =
-            |flag: &Option<String>, name: &str, default: String| flag.clone().or_else(|| env(name)).unwrap_or(default);
-        let on = |flag: Option<bool>, names: [&str; 2]| {
-            let set = || names.iter().rev().filter(|name| !name.is_empty()).find_map(|name| env(name));
-            flag.unwrap_or_else(|| set().is_some_and(|value| boolean(&value).unwrap_or(false)))
-        };
-        Options {
-            // The only flag without a variable.
-            envoy_port: self.envoy_port.clone().unwrap_or(defaults.envoy_port),
-            inbound_capture_port: text(
-                &self.inbound_capture_port,
-                "INBOUND_CAPTURE_PORT",
-                defaults.inbound_capture_port,
-            ),
-            inbound_tunnel_port: text(&self.inbound_tunnel_port, "INBOUND_TUNNEL_PORT", defaults.inbound_tunnel_port),
-            proxy_uid: text(&self.proxy_uid, "PROXY_UID", defaults.proxy_uid),
-            proxy_gid: text(&self.proxy_gid, "PROXY_GID", defaults.proxy_gid),
-            mode: text(&self.istio_inbound_interception_mode, "ISTIO_INBOUND_INTERCEPTION_MODE", defaults.mode),
-            tproxy_mark: text(&self.istio_inbound_tproxy_mark, "ISTIO_INBOUND_TPROXY_MARK", defaults.tproxy_mark),
-            tproxy_route_table: text(
-                &self.istio_inbound_tproxy_route_table,
-                "ISTIO_INBOUND_TPROXY_ROUTE_TABLE",
-                defaults.tproxy_route_table,
-            ),
-            inbound_ports: text(&self.istio_inbound_ports, "ISTIO_INBOUND_PORTS", defaults.inbound_ports),
-            inbound_ports_exclude: text(
-                &self.istio_local_exclude_ports,
-                "ISTIO_LOCAL_EXCLUDE_PORTS",
-                defaults.inbound_ports_exclude,
-            ),
-            outbound_cidrs: text(&self.istio_service_cidr, "ISTIO_SERVICE_CIDR", defaults.outbound_cidrs),
-            outbound_cidrs_exclude: text(
-                &self.istio_service_exclude_cidr,
-                "ISTIO_SERVICE_EXCLUDE_CIDR",
-                defaults.outbound_cidrs_exclude,
-            ),
-            outbound_ports: text(&self.istio_outbound_ports, "ISTIO_OUTBOUND_PORTS", defaults.outbound_ports),
-            outbound_ports_exclude: text(
-                &self.istio_local_outbound_ports_exclude,
-                "ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE",
-                defaults.outbound_ports_exclude,
-            ),
-            exclude_interfaces: text(
-                &self.istio_exclude_interfaces,
-                "ISTIO_EXCLUDE_INTERFACES",
-                defaults.exclude_interfaces,
-            ),
-            virtual_interfaces: text(&self.kube_virt_interfaces, "KUBE_VIRT_INTERFACES", defaults.virtual_interfaces),
-            owner_groups: text(&None, "ISTIO_OUTBOUND_OWNER_GROUPS", defaults.owner_groups),
-            owner_groups_exclude: text(&None, "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", defaults.owner_groups_exclude),
-            loopback_v4: text(&None, "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", defaults.loopback_v4),
-            redirect_dns: on(self.switches.redirect_dns, ["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"]),
-            capture_all_dns: on(self.switches.capture_all_dns, ["CAPTURE_ALL_DNS", ""]),
-            drop_invalid: on(self.switches.drop_invalid, ["DROP_INVALID", "INVALID_DROP"]),
-            dual_stack: on(self.switches.dual_stack, ["DUAL_STACK", "ISTIO_DUAL_STACK"]),
-        }
+/// Takes the next word whatever it looks like, as Go's flags do.
+fn value_argument(flag: &Flag) -> Arg {
+    Arg::new(flag.name).long(flag.name).value_name(flag.value).allow_hyphen_values(true)
+}
+
+/// Never takes the next word: a value is joined by `=`.
+fn switch_argument(name: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .num_args(0..=1)
+        .require_equals(true)
+        .default_missing_value("true")
+        .value_name("BOOL")
+        .hide_possible_values(true)
+        .value_parser(syntax::switch)
+}
+
+/// The document that was asked for instead of any rules.
+pub fn document(matches: &ArgMatches) -> Option<Document> {
+    matches.get_one(GENERATE).copied()
+}
+
+/// How to log.
+///
+/// # Errors
+/// Names the flag and what is wrong with its value.
+pub fn log_options(matches: &ArgMatches) -> Result<LogOptions, String> {
+    let text = |name| matches.get_one::<String>(name).map(String::as_str).unwrap_or_default();
+    let targets: Vec<String> = matches.get_many(LOG_TARGET).into_iter().flatten().cloned().collect();
+    let json = matches.get_one(LOG_AS_JSON).copied().unwrap_or(false);
+    LogOptions::check_levels(text(LOG_STACKS)).map_err(|error| format!("--{LOG_STACKS}: {error}"))?;
+    LogOptions::new(text(LOG_LEVELS), json, targets).map_err(|error| format!("--{LOG_LEVELS}: {error}"))
+}
+
+/// Command line, environment and defaults together; `env` looks up a variable.
+pub fn request(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<OsString>) -> Request {
+    let values = Values { matches, env };
+    let text = |name| values.text(name);
+    let on = |name| values.on(name);
+    let defaults = Options::default();
+    let options = Options {
+        envoy_port: text("envoy-port"),
+        inbound_capture_port: text("inbound-capture-port"),
+        inbound_tunnel_port: text("inbound-tunnel-port"),
+        proxy_uid: text("proxy-uid"),
+        proxy_gid: text("proxy-gid"),
+        mode: text("istio-inbound-interception-mode"),
+        tproxy_mark: text("istio-inbound-tproxy-mark"),
+        tproxy_route_table: text("istio-inbound-tproxy-route-table"),
+        inbound_ports: text("istio-inbound-ports"),
+        inbound_ports_exclude: text("istio-local-exclude-ports"),
+        outbound_cidrs: text("istio-service-cidr"),
+        outbound_cidrs_exclude: text("istio-service-exclude-cidr"),
+        outbound_ports: text("istio-outbound-ports"),
+        outbound_ports_exclude: text("istio-local-outbound-ports-exclude"),
+        exclude_interfaces: text("istio-exclude-interfaces"),
+        virtual_interfaces: text("kube-virt-interfaces"),
+        owner_groups: values.variable("ISTIO_OUTBOUND_OWNER_GROUPS").unwrap_or(defaults.owner_groups),
+        owner_groups_exclude: values
+            .variable("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE")
+            .unwrap_or(defaults.owner_groups_exclude),
+        loopback_v4: values.variable("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR").unwrap_or(defaults.loopback_v4),
+        redirect_dns: on("redirect-dns"),
+        capture_all_dns: on("capture-all-dns"),
+        drop_invalid: on("drop-invalid"),
+        dual_stack: on("dual-stack"),
+    };
+    let explain = on("explain");
+    Request {
+        options,
+        envoy_user: values.variable("ENVOY_USER").unwrap_or_else(|| "istio-proxy".to_owned()),
+        dry_run: explain || on("dry-run"),
+        explain,
+        transcript: env("DRY_RUN_FILE_PATH").unwrap_or_default(),
+        skip_rule_apply: on("skip-rule-apply"),
+        run_validation: on("run-validation"),
+        probe_port: values.parsed("iptables-probe-port", syntax::lenient_port),
+        probe_timeout: values.parsed("probe-timeout", syntax::lenient_duration),
+        network_namespace: text("network-namespace"),
+        cni_mode: on("cni-mode"),
+        reconcile: on("reconcile"),
+        cleanup_only: on("cleanup-only"),
+        force_apply: on("force-apply"),
+        native_nftables: on("native-nftables"),
+        force_iptables_binary: text("force-iptables-binary"),
+    }
+}
+
+/// Looks values up by the flag's name.
+struct Values<'a> {
+    matches: &'a ArgMatches,
+    env: &'a dyn Fn(&str) -> Option<OsString>,
+}
+
+impl Values<'_> {
+    fn text(&self, name: &str) -> String {
+        self.parsed(name, str::to_owned)
     }
 
-    /// What to do with the rules.
-    ///
-    /// # Errors
-    /// A sentence about the first thing asked for that this version cannot do.
-    pub fn action(&self, env: impl Fn(&str) -> Option<String>) -> Result<Action, String> {
-        let on = |flag: Option<bool>, name: &str| {
-            flag.unwrap_or_else(|| env(name).is_some_and(|value| boolean(&value).unwrap_or(false)))
-        };
-        let unsupported = [
-            ("--native-nftables", on(self.switches.native_nftables, "NATIVE_NFTABLES")),
-            ("--run-validation", on(self.switches.run_validation, "RUN_VALIDATION")),
-        ];
-        if let Some((flag, _)) = unsupported.into_iter().find(|(_, on)| *on) {
-            return Err(format!("{flag} is not supported by this version yet; nothing was changed"));
-        }
-        Ok(if on(self.switches.skip_rule_apply, "SKIP_RULE_APPLY") {
-            Action::Nothing
-        } else if on(self.switches.dry_run, "DRY_RUN") {
-            Action::Print
-        } else if on(self.switches.cleanup_only, "CLEANUP_ONLY") {
-            Action::Remove
-        } else {
-            Action::Apply
-        })
+    fn on(&self, name: &str) -> bool {
+        self.parsed(name, syntax::lenient_switch)
     }
-}
 
-/// The words for on and off that Go's flags take.
-fn boolean(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
-        "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
-        other => Err(format!("`{other}` is neither true nor false")),
+    /// The flag's value, or what `lenient` makes of the variable or the default.
+    fn parsed<T: Clone + Send + Sync + 'static>(&self, name: &str, lenient: impl Fn(&str) -> T) -> T {
+        let given = self.matches.get_one::<T>(name).cloned();
+        given.unwrap_or_else(|| lenient(&self.behind(name)))
+    }
+
+    /// The strongest variable of a flag that is set, or the flag's default.
+    fn behind(&self, name: &str) -> String {
+        let flag = FLAGS.iter().find(|flag| flag.name == name);
+        let set = flag.and_then(|flag| flag.env.iter().rev().find_map(|variable| self.variable(variable)));
+        set.unwrap_or_else(|| flag.map(|flag| flag.default).unwrap_or_default().to_owned())
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        (self.env)(name).map(|value| value.to_string_lossy().into_owned())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn options(args: &[&str], env: &[(&str, &str)]) -> Options {
-        let args = Args::try_parse_from([&["istio-iptables"], args].concat()).unwrap();
-        args.options(|name| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
-    }
-
-    #[test]
-    fn without_anything_the_defaults_hold() {
-        assert_eq!(options(&[], &[]), Options::default());
-    }
-
-    #[test]
-    fn a_flag_beats_both_variables_and_the_second_beats_the_first() {
-        let env = [("REDIRECT_DNS", "true"), ("ISTIO_META_DNS_CAPTURE", "0"), ("ISTIO_INBOUND_PORTS", "80")];
-        assert!(!options(&[], &env).redirect_dns);
-        assert!(options(&["--redirect-dns"], &env).redirect_dns);
-        assert!(!options(&["--redirect-dns=false"], &[("REDIRECT_DNS", "1")]).redirect_dns);
-        assert_eq!(options(&["-b", "*"], &env).inbound_ports, "*");
-        assert_eq!(options(&[], &env).inbound_ports, "80");
-    }
-
-    #[test]
-    fn a_variable_counts_when_it_is_empty_and_a_bad_switch_is_off() {
-        assert_eq!(options(&[], &[("INBOUND_CAPTURE_PORT", "")]).inbound_capture_port, "");
-        assert!(!options(&[], &[("DROP_INVALID", "yes")]).drop_invalid);
-    }
-
-    #[test]
-    fn the_envoy_port_has_no_variable() {
-        assert_eq!(options(&[], &[("ENVOY_PORT", "1")]).envoy_port, "15001");
-    }
-
-    #[test]
-    fn what_cannot_be_done_yet_is_refused_by_its_flag() {
-        let args = Args::try_parse_from(["istio-iptables", "--native-nftables"]).unwrap();
-        assert!(args.action(|_| None).unwrap_err().contains("--native-nftables"));
-        let args = Args::try_parse_from(["istio-iptables", "-n"]).unwrap();
-        assert_eq!(args.action(|_| None), Ok(Action::Print));
-    }
-
-    #[test]
-    fn wrong_command_lines_are_refused() {
-        for args in [vec!["--no-such-flag"], vec!["--dry-run=maybe"]] {
-            assert!(Args::try_parse_from([vec!["istio-iptables"], args].concat()).is_err());
-        }
-    }
-}
+#[path = "args_tests.rs"]
+mod tests;

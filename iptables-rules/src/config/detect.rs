@@ -6,6 +6,11 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use thiserror::Error;
 
+/// File that lists users.
+pub const PASSWD: &str = "/etc/passwd";
+/// File that lists groups.
+pub const GROUP: &str = "/etc/group";
+
 /// No address that tells which families the namespace uses.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
