@@ -5,7 +5,7 @@
 //! host's programs carry out the same plan. The plugin calls this on a thread that has entered the pod's namespace, the
 //! command in its own.
 
-mod addresses;
+pub mod addresses;
 pub mod backend;
 pub mod exec;
 pub mod native;

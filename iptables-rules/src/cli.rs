@@ -19,8 +19,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use sys::addresses::local_addresses;
 
+use crate::apply::addresses::local_addresses;
 use crate::apply::{self, Applied, Flavour, Form, Job, host_facts};
 use crate::cli::args::Request;
 use crate::cli::log::{Level, Log};
@@ -178,6 +178,7 @@ fn handle_rules(
         cleanup_only: request.cleanup_only,
         force: request.force_apply,
         on_host: request.cni_mode,
+        search: env("PATH"),
         netns: (!request.network_namespace.is_empty()).then(|| PathBuf::from(&request.network_namespace)),
     };
     let applied = apply::run(&job).map_err(|error| error.to_string())?;
@@ -187,9 +188,12 @@ fn handle_rules(
 
 fn report(job: &Job, applied: &Applied, log: &Log) {
     if log.wants(Level::Debug) {
-        for (family, difference) in &applied.differences {
-            log.write(Level::Debug, &format!("{}: {difference}", family.as_str()));
+        for difference in &applied.differences {
+            log.write(Level::Debug, &format!("before: {difference}"));
         }
+    }
+    for note in &applied.notes {
+        log.warn(note);
     }
     let families = if applied.ipv6 { "IPv4 and IPv6" } else { "IPv4" };
     let rules = applied.rules;

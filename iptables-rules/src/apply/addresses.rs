@@ -16,6 +16,9 @@ const IFA_LOCAL: u16 = 2;
 const HEADER: usize = 8;
 
 /// All IPv4 addresses, then all IPv6 addresses, each in the kernel's order.
+///
+/// # Errors
+/// When the kernel cannot be asked.
 pub fn local_addresses() -> Result<Vec<IpAddr>, NetlinkError> {
     let mut query = Writer::new();
     query.message(RTM_GETADDR, REQUEST | DUMP, &[0; HEADER], |_| {});
