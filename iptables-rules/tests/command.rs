@@ -210,6 +210,24 @@ fn an_explanation_stands_above_each_rule_and_the_text_still_loads() {
 }
 
 #[test]
+fn a_dry_run_of_native_rules_prints_a_transaction_that_loads_and_changes_nothing() {
+    if !available() {
+        return;
+    }
+    let sandbox = Sandbox::with_addresses(BOTH);
+    let args =
+        ["--explain", "--native-nftables", "-i", "*", "-b", "*", "-m", "TPROXY", "-k", "tap0", "--log_target=stderr"];
+    let printed = run(&sandbox, &args, &[]);
+    assert_eq!(printed.code, 0);
+    assert_eq!(sandbox.sh("nft list ruleset"), "");
+    let rules = printed.stdout.lines().filter(|line| line.contains(" rule inet ")).count();
+    let sentences = printed.stdout.lines().filter(|line| line.starts_with("# ") && line.ends_with('.')).count();
+    assert_eq!(rules, sentences, "{}", printed.stdout);
+    sandbox.feed("nft -f -", &printed.stdout).unwrap();
+    assert!(sandbox.sh("nft list ruleset").contains("tproxy ip to :15006"));
+}
+
+#[test]
 fn the_log_lists_variables_and_effective_values_and_can_be_json() {
     if !available() {
         return;

@@ -12,9 +12,10 @@ use crate::cli::args::Request;
 use crate::cli::log::Log;
 use crate::config::{HostFacts, Settings};
 use crate::model::{Family, Rule};
-use crate::plan::{Plan, native, sidecar};
+use crate::plan::native::{self, NativeRule};
+use crate::plan::{Plan, sidecar};
 use crate::render::commands::cleanup_list;
-use crate::render::explain::explain;
+use crate::render::explain::{explain, explain_native};
 use crate::render::iptables::restore;
 use crate::render::nft;
 
@@ -42,7 +43,20 @@ pub fn record_failure(request: &Request, facts: &HostFacts) {
 }
 
 fn native_text(request: &Request, settings: &Settings, facts: &HostFacts) -> Vec<String> {
-    if request.cleanup_only { nft::cleanup() } else { nft::transaction(&native::sidecar(settings, facts)) }
+    if request.cleanup_only {
+        return nft::cleanup();
+    }
+    let plan = native::sidecar(settings, facts);
+    let of_line = |line: &str| plan.rules.iter().find(|rule| request.explain && is_line_of(line, rule));
+    explained(nft::transaction(&plan), |line| of_line(line).map(explain_native))
+}
+
+/// Whether this line of a transaction adds or inserts `rule`.
+fn is_line_of(line: &str, rule: &NativeRule) -> bool {
+    let place = format!("rule inet {} {} ", rule.table.as_str(), rule.chain);
+    let Some((_, rest)) = line.split_once(&place) else { return false };
+    let inserted = rest.strip_prefix("index ").and_then(|rest| rest.split_once(' ')).map(|(_, rest)| rest);
+    inserted.unwrap_or(rest) == rule.to_string()
 }
 
 fn family_text(request: &Request, rules: &[Rule], family: Family) -> (&'static str, Vec<String>) {
@@ -54,14 +68,14 @@ fn family_text(request: &Request, rules: &[Rule], family: Family) -> (&'static s
         let commands = cleanup_list(rules).into_iter();
         return (title, commands.map(|command| format!("{} {command}", program(family))).collect());
     }
-    let mut lines = Vec::new();
-    for line in restore(rules) {
-        // A line of the text belongs to the rule that prints as it; equal lines have equal reasons.
-        let rule = rules.iter().find(|rule| request.explain && rule.to_string() == line);
-        lines.extend(rule.map(|rule| format!("# {}", explain(rule))));
-        lines.push(line);
-    }
-    (title, lines)
+    let of_line = |line: &str| rules.iter().find(|rule| request.explain && rule.to_string() == line);
+    (title, explained(restore(rules), |line| of_line(line).map(explain)))
+}
+
+/// Puts a comment above each line that has a reason. Lines are found by their text: equal ones have equal reasons.
+fn explained(lines: Vec<String>, reason: impl Fn(&str) -> Option<&'static str>) -> Vec<String> {
+    let with_reason = |line: String| [reason(&line).map(|reason| format!("# {reason}")), Some(line)];
+    lines.into_iter().flat_map(with_reason).flatten().collect()
 }
 
 /// Text goes to stdout as it is, so that it can be loaded; a log of JSON lines stays one.

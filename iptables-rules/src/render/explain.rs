@@ -1,5 +1,9 @@
 //! Why a rule is there, in a sentence for people who look at a pod's rules.
 
+mod native;
+
+pub use native::explain_native;
+
 use crate::model::{Match, Owner, Position, Rule, Table, Target, builtin, chain};
 
 /// What is said about a rule that is in no step of the rule set. No plan has one.
