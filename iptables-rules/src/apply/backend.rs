@@ -52,15 +52,16 @@ pub struct Found {
 impl Found {
     /// Looks at the kernel and at the calling thread's namespace. What may not be read counts as not there: whoever
     /// may not read may not write either and is told so then.
-    pub fn look() -> Self {
+    pub fn look(forced: Option<Flavour>) -> Self {
         let legacy_v4 = xtables::tables(xtables::Family::V4).unwrap_or_default();
         let legacy_v6 = xtables::tables(xtables::Family::V6).unwrap_or_default();
         let mut found = Self { legacy_v4, legacy_v6, ..Self::default() };
         match Socket::open(Protocol::Netfilter) {
             Ok(socket) => {
                 found.no_nf_tables = socket.query(get_generation().bytes(), read_generation).is_err_and(is_absent);
-                // Matters only when there is something legacy to weigh it against.
-                if !found.no_nf_tables && found.legacy().next().is_some() {
+                // Matters only when it may be legacy.
+                let maybe_legacy = forced == Some(Flavour::Legacy) || found.legacy().next().is_some();
+                if !found.no_nf_tables && maybe_legacy {
                     found.ours_in_nf_tables = holds_ours(&socket);
                 }
             }
@@ -83,7 +84,7 @@ impl Found {
 
 /// Decides for the calling thread's namespace.
 pub fn decide(forced: Option<Flavour>) -> Choice {
-    choose(forced, &Found::look())
+    choose(forced, &Found::look(forced))
 }
 
 /// Decides from what was found.

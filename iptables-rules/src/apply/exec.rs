@@ -136,8 +136,13 @@ pub fn apply(
         if !policy.replace && !sides.iter().all(may_replace) {
             return Err(ExecError::Differ(found));
         }
-        let Err(failure) = change(&sides, policy, programs, host, notes) else { return Ok(found) };
-        // Somebody else may have been there between our look and our change.
+        let mut done = Vec::new();
+        let Err(failure) = change(&sides, policy, programs, host, &mut done, notes) else { return Ok(found) };
+        // Somebody else may have been there between our look and our change, perhaps with the same rules.
+        if observe(plan, known, programs, host, notes).is_ok_and(|now| differences(&now).is_empty()) {
+            return Ok(found);
+        }
+        let failure = undo(&done, failure, programs, host, notes);
         let moved = |now: &[Side<'_>]| now.iter().map(|side| &side.have).ne(sides.iter().map(|side| &side.have));
         let again = attempts < ATTEMPTS
             && matches!(failure, ExecError::Failed { .. })
@@ -182,27 +187,28 @@ fn observe<'a>(
     Ok(sides)
 }
 
-/// Carries out the changes of both families. On an error everything is as before.
-fn change(
-    sides: &[Side<'_>],
+/// Carries out the changes of both families. `done` gets the tables that were, whether the rest succeeds or not.
+fn change<'s, 'p>(
+    sides: &'s [Side<'p>],
     policy: Policy,
     programs: Programs,
     host: Host<'_>,
+    done: &mut Vec<(&'s Side<'p>, BTreeSet<Table>)>,
     notes: &mut Vec<Note>,
 ) -> Result<(), ExecError> {
-    let mut done: Vec<(&Side<'_>, BTreeSet<Table>)> = Vec::new();
     for side in sides {
         let text = text_of(side, policy);
         if text.is_empty() {
             continue;
         }
-        let mut binary = Binary::find(side.family, programs, host)?;
-        if let Err(failure) = binary.restore(&text, notes) {
-            let line = if let ExecError::Failed { line, .. } = &failure { *line } else { None };
-            done.push((side, committed(&text, line)));
-            return Err(undo(&done, failure, programs, host, notes));
-        }
-        done.push((side, committed(&text, Some(text.len() + 1))));
+        let result = Binary::find(side.family, programs, host)?.restore(&text, notes);
+        let stopped = match &result {
+            Ok(()) => Some(text.len() + 1),
+            Err(ExecError::Failed { line, .. }) => *line,
+            Err(_) => None,
+        };
+        done.push((side, committed(&text, stopped)));
+        result?;
     }
     Ok(())
 }
