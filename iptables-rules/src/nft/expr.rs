@@ -3,45 +3,17 @@
 //! Encoding and decoding stand side by side so that "apply, then look" compares values and not bytes. Counters are
 //! compared without their counts. What we do not know is kept by name, equal to nothing of ours.
 
+mod field;
+
 use crate::model::Family;
 use crate::nft::wire::{Writer, attributes, find, find_be32, find_string};
+
+pub use field::{Compare, Conntrack, Header, Meta, network_protocol};
 
 /// Register that all our values pass through.
 const REGISTER: u32 = 1;
 /// Register that holds the verdict.
 const VERDICT: u32 = 0;
-
-/// Field of a packet's metadata, `NFT_META_*`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Meta {
-    /// The packet's mark.
-    Mark = 3,
-    /// Name of the interface it arrived on.
-    InInterfaceName = 6,
-    /// Name of the interface it leaves on.
-    OutInterfaceName = 7,
-    /// User of the sending socket, in host byte order.
-    SocketUser = 10,
-    /// Group of the sending socket, in host byte order.
-    SocketGroup = 11,
-    /// Network protocol, `NFPROTO_*`.
-    NetworkProtocol = 15,
-    /// Transport protocol.
-    L4Protocol = 16,
-}
-
-/// What connection tracking knows of a packet, `NFT_CT_*`. Values are in host byte order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Conntrack {
-    /// State, as bits of 1, 2 and 4 for invalid, established and related.
-    State = 0,
-    /// Mark of the connection.
-    Mark = 3,
-    /// Zone of the connection, 16 bits.
-    Zone = 17,
-}
 
 /// A set of values that a rule looks into.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,30 +30,6 @@ pub const NAMELESS_SET: &str = "__set%d";
 const NAT_PORT_GIVEN: u32 = 2;
 /// `NFT_LOOKUP_F_INV`.
 const LOOKUP_INVERTED: u32 = 1;
-
-/// Header that a payload offset counts from, `NFT_PAYLOAD_*`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Header {
-    /// IP header.
-    Network = 1,
-    /// TCP or UDP header.
-    Transport = 2,
-}
-
-/// Comparison, `NFT_CMP_*`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Compare {
-    /// Equal.
-    Eq = 0,
-    /// Not equal.
-    Ne = 1,
-    /// Less or equal.
-    Le = 3,
-    /// Greater or equal.
-    Ge = 5,
-}
 
 /// Verdict, `NFT_*` and `NF_*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -309,14 +257,6 @@ impl Expr {
     }
 }
 
-/// Number of a network protocol, `NFPROTO_*`.
-pub fn network_protocol(family: Family) -> u8 {
-    match family {
-        Family::V4 => 2,
-        Family::V6 => 10,
-    }
-}
-
 /// Reads the payload of a rule's expression list.
 pub fn read_list(list: &[u8]) -> Vec<Expr> {
     attributes(list).map(|(_, element)| Expr::read(element)).collect()
@@ -327,40 +267,6 @@ fn element(list: &mut Writer, name: &str, data: impl FnOnce(&mut Writer)) {
         element.string(1, name);
         element.nested(2, data);
     });
-}
-
-impl Meta {
-    const ALL: [Self; 7] = [
-        Self::Mark,
-        Self::InInterfaceName,
-        Self::OutInterfaceName,
-        Self::SocketUser,
-        Self::SocketGroup,
-        Self::NetworkProtocol,
-        Self::L4Protocol,
-    ];
-
-    fn from_number(number: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|it| *it as u32 == number)
-    }
-}
-
-impl Conntrack {
-    fn from_number(number: u32) -> Option<Self> {
-        [Self::State, Self::Mark, Self::Zone].into_iter().find(|it| *it as u32 == number)
-    }
-}
-
-impl Header {
-    fn from_number(number: u32) -> Option<Self> {
-        [Self::Network, Self::Transport].into_iter().find(|it| *it as u32 == number)
-    }
-}
-
-impl Compare {
-    fn from_number(number: u32) -> Option<Self> {
-        [Self::Eq, Self::Ne, Self::Le, Self::Ge].into_iter().find(|it| *it as u32 == number)
-    }
 }
 
 impl Verdict {

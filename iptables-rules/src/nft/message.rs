@@ -3,9 +3,16 @@
 //! A transaction is a batch: the kernel takes all of it or nothing. It carries the generation of the ruleset that was
 //! looked at, so that it fails when someone else changed the rules since.
 
+mod listing;
+
 use crate::model::{Family, Table};
-use crate::nft::expr::{Compare, Expr, Meta, NAMELESS_SET, Set, network_protocol, read_list};
-use crate::nft::wire::{APPEND, CREATE, DUMP, REQUEST, Writer, attributes, find, find_be32, find_be64, find_string};
+use crate::nft::expr::{Compare, Expr, Meta, NAMELESS_SET, Set, network_protocol};
+use crate::nft::wire::{APPEND, CREATE, REQUEST, Writer};
+
+pub use listing::{
+    Chain, InetChain, InetTable, ListedRule, get_generation, list_chains, list_inet_chains, list_inet_tables,
+    list_rules, list_values, read_chain, read_generation, read_inet_chain, read_inet_table, read_rule, read_values,
+};
 
 /// Subsystem number in the type of a message.
 const SUBSYSTEM: u16 = 10 << 8;
@@ -25,8 +32,6 @@ const NEW_GENERATION: u16 = SUBSYSTEM | 15;
 const GET_GENERATION: u16 = SUBSYSTEM | 16;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
-/// `NFT_TABLE_F_DORMANT`.
-const DORMANT: u32 = 1;
 /// `NF_ACCEPT`, the policy of our base chains.
 const ACCEPT: u32 = 1;
 /// What our rules carry so that we know them again: a type that the tools do not look at, a length, a text. Without it a
@@ -38,8 +43,6 @@ const SET_OF_A_RULE: u32 = 1 | 2;
 const PORT_TYPE: u32 = 13;
 /// What `nft` notes down about them: their byte order is that of the network.
 const PORT_NOTE: &[u8] = &[0, 4, 2, 0, 0, 0];
-/// Types of base chains.
-const CHAIN_KINDS: [&str; 3] = ["filter", "nat", "route"];
 /// Size of `struct nfgenmsg`.
 const FAMILY_HEADER: usize = 4;
 
@@ -73,52 +76,6 @@ pub struct Hook {
     pub number: u32,
     /// Lower comes first.
     pub priority: i32,
-}
-
-/// A chain as the kernel lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chain {
-    /// Family of its table.
-    pub family: Family,
-    /// Its table.
-    pub table: Table,
-    /// Its name.
-    pub name: String,
-}
-
-/// A rule as the kernel lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListedRule {
-    /// Its chain.
-    pub chain: String,
-    /// Number to delete it by.
-    pub handle: u64,
-    /// It carries our mark.
-    pub marked: bool,
-    /// What it does.
-    pub exprs: Vec<Expr>,
-}
-
-/// A table of family `inet` as the kernel lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InetTable {
-    /// Its name.
-    pub name: String,
-    /// It is in force; a dormant one is not.
-    pub active: bool,
-}
-
-/// A chain of family `inet` as the kernel lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InetChain {
-    /// Its table.
-    pub table: String,
-    /// Its name.
-    pub name: String,
-    /// Where it hooks in; `None` for a chain that is only jumped to.
-    pub hook: Option<Hook>,
-    /// It lets pass what no rule decides about.
-    pub accepts: bool,
 }
 
 /// A transaction in the making. Every command returns its sequence number, by which the kernel reports errors.
@@ -307,107 +264,6 @@ fn extension_protocol(exprs: &[Expr]) -> Option<u8> {
         [Expr::LoadMeta(Meta::L4Protocol), Expr::Compare(Compare::Eq, value)] => value.first().copied(),
         _ => None,
     })
-}
-
-/// Asks for the generation of the ruleset.
-pub fn get_generation() -> Writer {
-    query(GET_GENERATION, 0, None, |_| {})
-}
-
-/// Asks for all chains of both families.
-pub fn list_chains() -> Writer {
-    query(GET_CHAIN, DUMP, None, |_| {})
-}
-
-/// Asks for all rules of a table.
-pub fn list_rules(family: impl Into<TableFamily>, table: impl AsRef<str>) -> Writer {
-    query(GET_RULE, DUMP, Some(family.into()), |message| message.string(1, table.as_ref()))
-}
-
-/// Asks for all tables of family `inet`.
-pub fn list_inet_tables() -> Writer {
-    query(GET_TABLE, DUMP, Some(TableFamily::Inet), |_| {})
-}
-
-/// Asks for all chains of family `inet`.
-pub fn list_inet_chains() -> Writer {
-    query(GET_CHAIN, DUMP, Some(TableFamily::Inet), |_| {})
-}
-
-/// Asks for the values of a set of family `inet`.
-pub fn list_values(table: &str, set: &str) -> Writer {
-    query(GET_ELEMENTS, DUMP, Some(TableFamily::Inet), |message| {
-        message.string(1, table);
-        message.string(2, set);
-    })
-}
-
-/// Reads an answer to [`get_generation`].
-pub fn read_generation(kind: u16, payload: &[u8]) -> Option<u32> {
-    (kind == NEW_GENERATION).then(|| find_be32(payload.get(FAMILY_HEADER..)?, 1)).flatten()
-}
-
-/// Reads an answer to [`list_chains`]; `None` for chains of other families and tables.
-pub fn read_chain(kind: u16, payload: &[u8]) -> Option<Chain> {
-    if kind != NEW_CHAIN {
-        return None;
-    }
-    let number = *payload.first()?;
-    let family = Family::BOTH.into_iter().find(|family| network_protocol(*family) == number)?;
-    let attributes = payload.get(FAMILY_HEADER..)?;
-    let name = find_string(attributes, 1)?;
-    let table = Table::ALL.into_iter().find(|table| table.as_str() == name)?;
-    Some(Chain { family, table, name: find_string(attributes, 3)?.to_owned() })
-}
-
-/// Reads an answer to [`list_rules`].
-pub fn read_rule(kind: u16, payload: &[u8]) -> Option<ListedRule> {
-    let attributes = (kind == NEW_RULE).then(|| payload.get(FAMILY_HEADER..)).flatten()?;
-    Some(ListedRule {
-        chain: find_string(attributes, 2)?.to_owned(),
-        handle: find_be64(attributes, 3)?,
-        marked: find(attributes, 7) == Some(MARK),
-        exprs: find(attributes, 4).map(read_list).unwrap_or_default(),
-    })
-}
-
-/// Reads an answer to [`list_inet_tables`].
-pub fn read_inet_table(kind: u16, payload: &[u8]) -> Option<InetTable> {
-    let attributes = (kind == NEW_TABLE).then(|| payload.get(FAMILY_HEADER..)).flatten()?;
-    let name = find_string(attributes, 1)?.to_owned();
-    Some(InetTable { name, active: find_be32(attributes, 2).unwrap_or(0) & DORMANT == 0 })
-}
-
-/// Reads an answer to [`list_inet_chains`].
-pub fn read_inet_chain(kind: u16, payload: &[u8]) -> Option<InetChain> {
-    let attributes = (kind == NEW_CHAIN).then(|| payload.get(FAMILY_HEADER..)).flatten()?;
-    let hook = find(attributes, 4).and_then(|nest| {
-        let kind = find_string(attributes, 7)?;
-        Some(Hook {
-            kind: CHAIN_KINDS.into_iter().find(|it| *it == kind).unwrap_or("?"),
-            number: find_be32(nest, 1)?,
-            priority: find_be32(nest, 2)? as i32,
-        })
-    });
-    Some(InetChain {
-        table: find_string(attributes, 1)?.to_owned(),
-        name: find_string(attributes, 3)?.to_owned(),
-        hook,
-        accepts: find_be32(attributes, 5).is_none_or(|policy| policy == ACCEPT),
-    })
-}
-
-/// Reads an answer to [`list_values`]: some of the values, in the kernel's order.
-pub fn read_values(kind: u16, payload: &[u8]) -> Vec<Vec<u8>> {
-    let list = (kind == NEW_ELEMENTS).then(|| find(payload.get(FAMILY_HEADER..)?, 3)).flatten().unwrap_or_default();
-    let key = |element| find(find(element, 1)?, 1).map(<[u8]>::to_vec);
-    attributes(list).filter_map(|(_, element)| key(element)).collect()
-}
-
-fn query(kind: u16, flags: u16, family: Option<TableFamily>, body: impl FnOnce(&mut Writer)) -> Writer {
-    let mut writer = Writer::new();
-    writer.message(kind, REQUEST | flags, &family_header(family), body);
-    writer
 }
 
 /// `struct nfgenmsg` for a family; `None` for all of them.

@@ -10,6 +10,8 @@ use iptables_rules::apply::native::{apply, check, remove};
 use iptables_rules::config::{HostFacts, Mode, OwnerGroups, Port, Selection, Settings};
 use iptables_rules::plan::native::sidecar as plan;
 use iptables_rules::render::nft::transaction;
+use netns_tests::random;
+use proptest::prelude::*;
 use testkit::netns::{Sandbox, available};
 use testkit::traffic::{ask_tcp, ask_udp, serve_tcp, serve_udp};
 
@@ -42,6 +44,24 @@ fn with_handles(sandbox: &Sandbox) -> String {
 fn expressions(sandbox: &Sandbox) -> Vec<String> {
     let text = sandbox.sh("nft --debug=netlink list ruleset");
     text.lines().filter(|line| line.trim_start().starts_with('[')).map(str::to_owned).collect()
+}
+
+/// The chains of a listing, each with its table, sorted: what was made anew is listed last.
+fn sorted(listing: &str) -> Vec<String> {
+    let mut table = "";
+    let mut chains = Vec::new();
+    for line in listing.lines() {
+        if line.starts_with("table ") {
+            table = line;
+            chains.push(table.to_owned());
+        } else if line.starts_with("\tchain ") {
+            chains.push(format!("{table}\n{line}\n"));
+        } else if let Some(chain) = chains.last_mut().filter(|_| line.starts_with('\t')) {
+            *chain = format!("{chain}{line}\n");
+        }
+    }
+    chains.sort();
+    chains
 }
 
 fn captures_all() -> Settings {
@@ -103,6 +123,57 @@ fn the_kernel_holds_what_nft_would_have_made_of_every_case() {
             }
         }
     }
+}
+
+/// The text in the spelling of `nft`, whose ranges have a dash and whose wildcard is a star.
+fn spelled_for_nft(text: &[String]) -> Vec<String> {
+    let spell = |line: &String| {
+        let mut before = "";
+        let words = line.split(' ').map(|word| {
+            let port = before == "dport" || before == "dport !=";
+            let name = before == "iifname" || before == "oifname";
+            before = match (before, word) {
+                ("dport", "!=") => "dport !=",
+                _ => word,
+            };
+            match word {
+                word if port => word.replace(':', "-"),
+                // In quotes, so that a name that is a word of nft's own is no syntax error.
+                word if name => format!("\"{}\"", word.replace('+', "*")),
+                word => word.to_owned(),
+            }
+        });
+        words.collect::<Vec<_>>().join(" ")
+    };
+    text.iter().map(spell).collect()
+}
+
+#[test]
+fn the_kernel_holds_what_nft_makes_of_any_settings_and_the_next_set_leaves_nothing_of_it() {
+    if !available() {
+        return;
+    }
+    let any = (random::settings(), random::facts(), random::settings(), random::facts());
+    random::check(file!(), 60, any, |(settings, facts, next, next_facts)| {
+        let (theirs, ours) = (Sandbox::new(), Sandbox::new());
+        let text = spelled_for_nft(&transaction(&plan(&settings, &facts)));
+        load_reference(&theirs, &text).unwrap_or_else(|error| panic!("{error}"));
+        ours.run(|| apply(&settings, &facts)).unwrap();
+        prop_assert_eq!(listing(&theirs), listing(&ours));
+        prop_assert_eq!(expressions(&theirs), expressions(&ours));
+        // Read back from the kernel, the rules are the plan's, whoever put them there.
+        for sandbox in [&theirs, &ours] {
+            prop_assert_eq!(sandbox.run(|| check(&settings, &facts)).unwrap(), []);
+        }
+        let fresh = Sandbox::new();
+        for sandbox in [&ours, &fresh] {
+            sandbox.run(|| apply(&next, &next_facts)).unwrap();
+        }
+        prop_assert_eq!(sorted(&listing(&ours)), sorted(&listing(&fresh)));
+        ours.run(remove).unwrap();
+        prop_assert_eq!(listing(&ours), "");
+        Ok(())
+    });
 }
 
 #[test]
@@ -202,12 +273,6 @@ fn what_others_did_to_our_tables_is_put_right() {
         assert!(found.iter().any(|it| it.to_string().ends_with(told)), "{damage}: {found:?}");
         sandbox.run(|| apply(&settings, &V6)).unwrap();
         assert_eq!(sandbox.run(|| check(&settings, &V6)).unwrap(), [], "{damage}");
-        let sorted = |text: &str| {
-            // A chain or table that was made anew is listed last.
-            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-            lines.sort();
-            lines
-        };
         assert_eq!(sorted(&listing(&sandbox)), sorted(&right), "{damage}");
     }
 }
