@@ -7,7 +7,9 @@
 
 pub mod addresses;
 pub mod backend;
+#[cfg(feature = "legacy")]
 pub mod exec;
+mod legacy;
 pub mod native;
 mod netlink;
 mod routes;
@@ -21,8 +23,9 @@ use sys::netlink::NetlinkError;
 use thiserror::Error;
 
 use crate::apply::addresses::local_addresses;
-use crate::apply::backend::Backend;
-use crate::apply::exec::{ExecError, Host, Programs};
+use crate::apply::backend::{Backend, Programs};
+#[cfg(feature = "legacy")]
+use crate::apply::exec::ExecError;
 pub use crate::apply::netlink::Policy;
 use crate::apply::routes::LocalDelivery;
 use crate::config::detect::{NoLocalAddress, id_of, local_address, name_servers};
@@ -32,8 +35,6 @@ use crate::plan::{Plan, sidecar};
 use crate::render::compat::EncodeError;
 use crate::state::Difference;
 
-/// Where the host's programs are when nobody says.
-const DEFAULT_SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
@@ -153,8 +154,12 @@ pub enum ApplyError {
     #[error("the rules of the network namespace kept changing while ours were being applied; try again")]
     Busy,
     /// The host's iptables programs could not do it.
+    #[cfg(feature = "legacy")]
     #[error(transparent)]
     Legacy(#[from] ExecError),
+    /// Only the host's iptables programs could do it, and this program does not use them.
+    #[error("the rules would have to be {0}; this program works over nf_tables only")]
+    NoLegacy(String),
     /// An address, policy rule or route could not be changed.
     #[error("{what} cannot be changed: {source}")]
     Routing {
@@ -209,7 +214,7 @@ fn compatible_rules(job: &Job, settings: &Settings, facts: &HostFacts) -> Result
     let found = match choice.backend {
         Backend::NfTables => netlink::apply(&plan, policy)?,
         Backend::Legacy(programs) => {
-            let differences = legacy(job, &plan, &Plan::default(), policy, programs, &mut notes)?;
+            let differences = legacy::apply(job, &plan, &Plan::default(), policy, programs, &mut notes)?;
             netlink::Found { differences, native: false }
         }
     };
@@ -217,7 +222,7 @@ fn compatible_rules(job: &Job, settings: &Settings, facts: &HostFacts) -> Result
         // Ours are in place; what an earlier run left elsewhere would only be met a second time.
         match choice.backend {
             Backend::NfTables => {
-                legacy(job, &Plan::default(), &plan, Policy::RECONCILE, Programs::LegacyOrPlain, &mut notes)?;
+                legacy::apply(job, &Plan::default(), &plan, Policy::RECONCILE, Programs::LegacyOrPlain, &mut notes)?;
             }
             Backend::Legacy(_) => drop(netlink::apply(&Plan::default(), Policy::RECONCILE)?),
         }
@@ -268,31 +273,12 @@ fn remove_rules(job: &Job, settings: &Settings, facts: &HostFacts) -> Result<App
             Backend::NfTables => Programs::LegacyOrPlain,
         };
         let known = sidecar(settings, facts);
-        let found = legacy(job, &Plan::default(), &known, Policy::RECONCILE, programs, &mut notes)?;
+        let found = legacy::apply(job, &Plan::default(), &known, Policy::RECONCILE, programs, &mut notes)?;
         differences.extend(sentences(&found));
     }
     let mut applied = Applied::new(differences, facts, 0, choice.reason);
     applied.notes = notes;
     Ok(applied)
-}
-
-fn legacy(
-    job: &Job,
-    plan: &Plan,
-    known: &Plan,
-    policy: Policy,
-    programs: Programs,
-    notes: &mut Vec<String>,
-) -> Result<Differences, ApplyError> {
-    let search = job.search.clone().unwrap_or_else(|| DEFAULT_SEARCH.into());
-    let host = Host { search: &search, on_host: job.on_host, netns: job.netns.as_deref() };
-    let mut told = Vec::new();
-    let result = exec::apply(plan, known, policy, programs, host, &mut told);
-    notes.extend(told.into_iter().map(|note| note.0));
-    result.map_err(|error| match error {
-        ExecError::Differ(differences) => ApplyError::RulesDiffer(differences),
-        other => other.into(),
-    })
 }
 
 fn sentences(differences: &Differences) -> Vec<String> {

@@ -5,6 +5,7 @@
 //! Everything else belongs to others: it is neither touched nor moved.
 
 pub mod native;
+#[cfg(feature = "legacy")]
 pub mod save_text;
 
 use std::collections::BTreeMap;

@@ -7,7 +7,6 @@ use sys::netlink::{NetlinkError, Protocol, Socket};
 use sys::xtables::{self, LegacyTable};
 
 use crate::apply::Flavour;
-use crate::apply::exec::Programs;
 use crate::model::chain;
 use crate::nft::message::{get_generation, list_chains, read_chain, read_generation};
 
@@ -15,6 +14,15 @@ const EINVAL: i32 = 22;
 const EPROTONOSUPPORT: i32 = 93;
 const EOPNOTSUPP: i32 = 95;
 const EAFNOSUPPORT: i32 = 97;
+
+/// Which programs may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Programs {
+    /// `iptables-legacy` and nothing else.
+    Legacy,
+    /// Also plain `iptables`, if that is a legacy one.
+    LegacyOrPlain,
+}
 
 /// A way to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

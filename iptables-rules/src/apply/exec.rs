@@ -16,6 +16,7 @@ use sys::xtables;
 use thiserror::Error;
 
 use crate::apply::Differences;
+use crate::apply::backend::Programs;
 use crate::apply::netlink::Policy;
 use crate::model::{Family, Table};
 use crate::plan::Plan;
@@ -23,7 +24,7 @@ use crate::render::iptables::restore;
 use crate::state::save_text::{SaveText, parse};
 
 use binary::Binary;
-pub use binary::{Host, Kind, Programs, Version};
+pub use binary::{Host, Kind, Version};
 use change::{Wanted, tables};
 
 /// How often the rules may change under us before we give up.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use sys::process::{Output, Program};
 use sys::sandbox::{self, Bind};
 
+use crate::apply::backend::Programs;
 use crate::apply::exec::{ExecError, Note};
 use crate::model::Family;
 
@@ -21,15 +22,6 @@ const LOCKS: Version = Version([1, 6, 2]);
 const LOCK_VARIABLE: Version = Version([1, 8, 6]);
 const LOCK_FILE: &str = "/run/xtables.lock";
 const NAME_SERVICES: &str = "/etc/nsswitch.conf";
-
-/// Which programs may be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Programs {
-    /// `iptables-legacy` and nothing else.
-    Legacy,
-    /// Also plain `iptables`, if that is a legacy one.
-    LegacyOrPlain,
-}
 
 /// Where programs are found and how they see the host.
 #[derive(Debug, Clone, Copy)]
