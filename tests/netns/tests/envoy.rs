@@ -99,3 +99,13 @@ fn by_redirect_envoy_serves_both_directions_and_the_application_sees_envoy() {
 fn by_tproxy_envoy_serves_both_directions_and_the_application_sees_the_client() {
     envoy_serves_everything(Mode::Tproxy, Form::Compatible, ["10.77.0.3", "fd77::3"]);
 }
+
+#[test]
+fn behind_native_rules_envoy_serves_the_same_by_redirect() {
+    envoy_serves_everything(Mode::Redirect, Form::Native, ["127.0.0.6", "::6"]);
+}
+
+#[test]
+fn behind_native_rules_envoy_serves_the_same_by_tproxy() {
+    envoy_serves_everything(Mode::Tproxy, Form::Native, ["10.77.0.3", "fd77::3"]);
+}
