@@ -168,6 +168,9 @@ fn handle_rules(
         return Ok(());
     }
     if !request.cleanup_only {
+        for (title, lines) in dry_run::texts(request, &settings, facts) {
+            log.info(&format!("rules to apply, {title}:\n{}", lines.join("\n")));
+        }
         usable::check(&settings, facts, &|path| fs::read_to_string(path).unwrap_or_default())?;
     }
     let job = Job {

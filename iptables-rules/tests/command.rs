@@ -365,6 +365,7 @@ fn rules_are_applied_once_and_removed_again() {
     let first = run(&sandbox, &["-i", "*", "-b", "*", "istio-iptables"], &[]);
     assert_eq!(first.code, 0, "{}", first.said());
     assert!(first.stdout.contains(" applied; "), "{}", first.stdout);
+    assert!(first.stdout.contains("\n-A ISTIO_OUTPUT -j ISTIO_REDIRECT\n"), "the log holds the rules");
     let rules = sandbox.saved_rules();
     assert!(rules.contains("-A ISTIO_OUTPUT -j ISTIO_REDIRECT"));
     let second = run(&sandbox, &["-i", "*", "-b", "*"], &[]);

@@ -9,4 +9,5 @@ pub mod netns;
 pub mod original_dst;
 pub mod process;
 pub mod sandbox;
+pub mod userns;
 pub mod xtables;

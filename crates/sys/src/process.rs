@@ -4,10 +4,12 @@
 //! own. Its output is captured. What it says and how it ends comes back as a value; what an exit code means is up to
 //! the caller. Namespaces are those of the calling thread.
 
+#![allow(unsafe_code)]
+
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -15,6 +17,8 @@ use std::thread;
 use std::time::Duration;
 
 use thiserror::Error;
+
+use crate::userns::UserNamespace;
 
 /// How many of the last lines of stderr an error repeats.
 const LAST_LINES: usize = 5;
@@ -58,6 +62,7 @@ pub struct Program {
     args: Vec<String>,
     input: String,
     environment: Option<Vec<(String, PathBuf)>>,
+    users: Option<UserNamespace>,
     limit: Duration,
 }
 
@@ -109,7 +114,8 @@ impl Program {
             program: name.to_owned(),
             searched: search.to_string_lossy().into_owned(),
         })?;
-        Ok(Self { path, args: Vec::new(), input: String::new(), environment: None, limit: Duration::from_secs(60) })
+        let limit = Duration::from_secs(60);
+        Ok(Self { path, args: Vec::new(), input: String::new(), environment: None, users: None, limit })
     }
 
     /// Its file.
@@ -138,6 +144,13 @@ impl Program {
         self
     }
 
+    /// Runs it as root of this user namespace.
+    #[must_use]
+    pub fn in_user_namespace(mut self, users: Option<UserNamespace>) -> Self {
+        self.users = users;
+        self
+    }
+
     /// How long it may run; a minute unless said.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
@@ -160,6 +173,10 @@ impl Program {
         command.args(&self.args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(environment) = &self.environment {
             command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
+        }
+        if let Some(users) = self.users.clone() {
+            // SAFETY: between fork and exec it makes system calls and nothing else.
+            unsafe { command.pre_exec(move || users.enter()) };
         }
         let mut child = command.spawn().map_err(failed)?;
         match self.converse(&mut child) {

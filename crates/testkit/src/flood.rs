@@ -10,8 +10,10 @@ use std::time::Duration;
 use crate::netns::Sandbox;
 use crate::traffic::{become_user, exchange_tcp, exchange_udp};
 
-/// Between two connections of a client, and between two looks at the clients. Without it the clients would keep the
-/// kernel too busy to change any rule for seconds.
+/// Between two connections of a client. Without it the clients would keep the kernel too busy to change any rule for
+/// seconds.
+const BREATH: Duration = Duration::from_millis(1);
+/// Between two looks at the clients.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// Transport of a client.
@@ -85,7 +87,7 @@ impl Flood {
                     return Err(format!("expected `{}…`, got `{answer}`", client.expected));
                 }
                 count.fetch_add(1, Ordering::AcqRel);
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(BREATH);
             }
             Ok(())
         })

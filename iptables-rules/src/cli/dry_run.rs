@@ -22,17 +22,23 @@ use crate::render::nft;
 /// Prints the rules of `settings` and writes the transcript.
 pub fn run(request: &Request, settings: &Settings, facts: &HostFacts, log: &Log) {
     log.info("dry run: nothing will be changed");
-    if request.native_nftables {
-        show("nft -f", &native_text(request, settings, facts), log);
-    } else {
-        let plan = sidecar(settings, facts);
-        record(request, &transcript(&plan, facts, request.cleanup_only));
-        for family in Family::BOTH.into_iter().filter(|family| *family == Family::V4 || facts.ipv6) {
-            let (title, lines) = family_text(request, plan.rules(family), family);
-            show(title, &lines, log);
-        }
+    if !request.native_nftables {
+        record(request, &transcript(&sidecar(settings, facts), facts, request.cleanup_only));
+    }
+    for (title, lines) in texts(request, settings, facts) {
+        show(title, &lines, log);
     }
     log.info("dry run: addresses and routes are left as they are");
+}
+
+/// What would be loaded, or in a clean-up run, with a title each: one text per family, or one for all of nftables.
+pub fn texts(request: &Request, settings: &Settings, facts: &HostFacts) -> Vec<(&'static str, Vec<String>)> {
+    if request.native_nftables {
+        return vec![("nft -f", native_text(request, settings, facts))];
+    }
+    let plan = sidecar(settings, facts);
+    let families = Family::BOTH.into_iter().filter(|family| *family == Family::V4 || facts.ipv6);
+    families.map(|family| family_text(request, plan.rules(family), family)).collect()
 }
 
 /// Writes the transcript of a run whose options turned out wrong: a last look at the rules.

@@ -222,9 +222,6 @@ pub struct NativePlan {
 }
 
 /// The sidecar rule set of `settings`.
-///
-/// A jump stands only where its chain has rules. Istio jumps for servers of either family even when IPv6 rules, and with
-/// them the chain, are left out; such a set cannot be loaded at all.
 pub fn sidecar(settings: &Settings, facts: &HostFacts) -> NativePlan {
     NativePlan { rules: sidecar::rules(settings, facts) }
 }
@@ -263,29 +260,6 @@ fn owners(uids: &[Id], gids: &[Id]) -> Vec<Owner> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Mode, Selection};
-
-    #[test]
-    fn every_jump_leads_to_a_chain_with_rules_even_with_servers_of_a_family_that_is_off() {
-        let settings = Settings {
-            redirect_dns: true,
-            mode: Mode::Tproxy,
-            inbound_ports: Selection::Only(Vec::new()),
-            ..Settings::default()
-        };
-        let facts = HostFacts { ipv6: false, dns_servers_v4: vec![], dns_servers_v6: vec!["fd00::a".to_owned()] };
-        for (settings, facts) in [(&settings, &facts), (&settings, &HostFacts { ipv6: true, ..facts.clone() })] {
-            let plan = sidecar(settings, facts);
-            for rule in &plan.rules {
-                let chains = plan.chains_of(rule.table);
-                for statement in &rule.statements {
-                    if let Statement::Jump(target) = statement {
-                        assert!(chains.iter().any(|(name, _)| name == target), "{rule:?}");
-                    }
-                }
-            }
-        }
-    }
 
     #[test]
     fn inserts_go_before_the_rule_they_count_to() {

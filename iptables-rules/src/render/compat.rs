@@ -52,6 +52,12 @@ pub enum Reason {
     /// "Anything but everything" never matches; the kernel refuses it.
     #[error("`! -d {0}` can never match")]
     NeverMatches(String),
+    /// A jump to a chain that would have no rules. Only a native rule set can come to that.
+    #[error(
+        "chain {0} would have no rules: DNS capture is on, but all name servers are IPv6 and IPv6 is off in this network \
+         namespace; name an IPv4 server, capture all DNS, or give the pod an IPv6 address"
+    )]
+    EmptyChain(String),
     /// More ports than one match takes.
     #[error("{0} ports are more than the 15 that one match takes")]
     TooManyPorts(usize),

@@ -9,8 +9,8 @@ use std::fmt::{self, Display, Formatter};
 
 use crate::nft::expr::{Expr, Set};
 use crate::nft::message::{Hook, InetChain, InetTable, ListedRule, TableFamily, Transaction};
-use crate::plan::native::{NativePlan, NativeRule, NativeTable};
-use crate::render::compat::EncodeError;
+use crate::plan::native::{NativePlan, NativeRule, NativeTable, Statement};
+use crate::render::compat::{EncodeError, Reason};
 use crate::render::native::encode;
 use crate::state::WantedRule;
 
@@ -29,18 +29,25 @@ pub struct WantedChain {
 /// What `plan` comes to, for all three tables.
 ///
 /// # Errors
-/// The first rule that the kernel cannot be given.
+/// The first rule that the kernel cannot be given, a jump to a chain without rules included: such a chain is not declared.
 pub fn wanted(plan: &NativePlan) -> Result<WantedTables, EncodeError> {
-    let chains_of = |table| {
-        let chains = plan.chains_of(table);
-        let ready = chains.into_iter().map(|(name, rules)| Ok(WantedChain { name, rules: ready(&rules)? }));
-        ready.collect::<Result<Vec<_>, EncodeError>>()
-    };
-    NativeTable::ALL.into_iter().map(|table| Ok((table, chains_of(table)?))).collect()
+    NativeTable::ALL.into_iter().map(|table| Ok((table, wanted_chains(&plan.chains_of(table))?))).collect()
 }
 
-fn ready(rules: &[&NativeRule]) -> Result<Vec<WantedRule<String>>, EncodeError> {
-    rules.iter().map(|rule| Ok(WantedRule { rule: rule.to_string(), exprs: encode(rule)? })).collect()
+fn wanted_chains(chains: &[(&'static str, Vec<&NativeRule>)]) -> Result<Vec<WantedChain>, EncodeError> {
+    let ready = |rule: &&NativeRule| {
+        for statement in &rule.statements {
+            if let Statement::Jump(target) = statement
+                && !chains.iter().any(|(name, _)| name == target)
+            {
+                return Err(EncodeError { rule: rule.to_string(), reason: Reason::EmptyChain((*target).to_owned()) });
+            }
+        }
+        Ok(WantedRule { rule: rule.to_string(), exprs: encode(rule)? })
+    };
+    let all = chains.iter();
+    all.map(|(name, rules)| Ok(WantedChain { name, rules: rules.iter().map(ready).collect::<Result<_, _>>()? }))
+        .collect()
 }
 
 /// A table as the kernel holds it.
@@ -236,4 +243,104 @@ pub fn replace(
         }
     }
     rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{HostFacts, Mode, Selection, Settings};
+    use crate::nft::expr::Verdict;
+    use crate::plan::native::{chain, sidecar};
+
+    fn plan_of(settings: &Settings, facts: &HostFacts) -> WantedTables {
+        wanted(&sidecar(settings, facts)).unwrap()
+    }
+
+    fn with_dns() -> WantedTables {
+        let settings = Settings {
+            mode: Mode::Tproxy,
+            inbound_ports: Selection::All,
+            redirect_dns: true,
+            capture_all_dns: true,
+            ..Settings::default()
+        };
+        plan_of(&settings, &HostFacts { ipv6: true, ..HostFacts::default() })
+    }
+
+    /// The kernel's answer after `wanted` was applied to an empty namespace; sets are listed by name first.
+    fn applied(wanted: &WantedTables) -> Have {
+        let mut have = Have::new();
+        let mut handle = 0;
+        for (table, chains) in wanted.iter().filter(|(_, chains)| !chains.is_empty()) {
+            let mut sets = Vec::new();
+            let mut listed = |rule: &WantedRule<String>| {
+                handle += 1;
+                let mut exprs = rule.exprs.clone();
+                for expr in &mut exprs {
+                    if let Expr::Lookup { set, .. } = expr {
+                        let name = format!("__set{handle}");
+                        if let Set::Values(mut values) = std::mem::replace(set, Set::Named(name.clone())) {
+                            values.reverse();
+                            sets.push((name, values));
+                        }
+                    }
+                }
+                ListedRule { chain: String::new(), handle, marked: false, exprs }
+            };
+            let chains = chains.iter().map(|chain| HaveChain {
+                name: chain.name.to_owned(),
+                hook: table.hook(chain.name),
+                accepts: true,
+                rules: chain.rules.iter().map(&mut listed).collect(),
+            });
+            let mut there = HaveTable { active: true, chains: chains.collect() };
+            assert_eq!(there.sets(), sets.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>());
+            sets.into_iter().for_each(|(name, values)| there.fill_set(&name, values));
+            have.insert(*table, there);
+        }
+        have
+    }
+
+    #[test]
+    fn what_was_applied_needs_nothing() {
+        let wanted = with_dns();
+        assert!(wanted.iter().all(|(_, chains)| !chains.is_empty()));
+        assert_eq!(differences(&wanted, &applied(&wanted)), []);
+    }
+
+    #[test]
+    fn a_lost_chain_a_foreign_rule_a_leftover_and_a_table_too_many_are_told() {
+        let wanted = plan_of(&Settings::default(), &HostFacts::default());
+        let mut have = applied(&with_dns());
+        let nat = have.get_mut(&NativeTable::Nat).unwrap();
+        *nat = applied(&wanted).remove(&NativeTable::Nat).unwrap();
+        nat.active = false;
+        nat.chains.retain(|chain| chain.name != chain::REDIRECT);
+        nat.chains.push(HaveChain { name: "extra".to_owned(), hook: None, accepts: true, rules: Vec::new() });
+        let output = nat.chains.iter_mut().find(|chain| chain.name == chain::HOOK_OUTPUT).unwrap();
+        let exprs = vec![Expr::Verdict(Verdict::Accept)];
+        output.rules.push(ListedRule { chain: String::new(), handle: 1, marked: false, exprs });
+        let told: Vec<String> = differences(&wanted, &have).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "table istio-proxy-nat is switched off",
+                "table istio-proxy-nat: the rules of chain output differ",
+                "table istio-proxy-nat: chain istio-redirect is missing",
+                "table istio-proxy-nat: chain extra is not wanted",
+                "table istio-proxy-mangle is not wanted",
+                "table istio-proxy-raw is not wanted",
+            ]
+        );
+    }
+
+    #[test]
+    fn name_servers_of_a_family_that_is_off_are_refused_with_a_sentence() {
+        let settings = Settings { redirect_dns: true, ..Settings::default() };
+        let facts = HostFacts { dns_servers_v6: vec!["fd00::a".to_owned()], ..HostFacts::default() };
+        let error = wanted(&sidecar(&settings, &facts)).unwrap_err();
+        assert_eq!(error.reason, Reason::EmptyChain(chain::OUTPUT_DNS.to_owned()));
+        assert!(error.to_string().contains("IPv6"), "{error}");
+        assert!(wanted(&sidecar(&settings, &HostFacts { ipv6: true, ..facts })).is_ok());
+    }
 }

@@ -2,6 +2,8 @@
 //! one may be lost.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::{Mutex, PoisonError};
+
 use iptables_rules::apply::{Form, Job, run};
 use iptables_rules::config::{Mode, Port, Selection, Settings};
 use testkit::flood::{Client, Flood, Report, Transport, during};
@@ -11,6 +13,8 @@ use testkit::traffic::{serve_tcp, serve_transparent, serve_udp};
 const APP: (u32, u32) = (1000, 1000);
 const PROXY: (u32, u32) = (1337, 1337);
 const APPLICATIONS: usize = 500;
+
+static FLOOD: Mutex<()> = Mutex::new(());
 
 /// A pod with an application and a stand-in proxy, and a neighbour with a server and a resolver.
 struct World {
@@ -53,6 +57,8 @@ impl World {
 
     /// Applies `jobs` in turn, [`APPLICATIONS`] times, with new connections of every client between any two.
     fn flood(&self, jobs: &[Job]) {
+        // Two floods at once would only slow each other down.
+        let _alone = FLOOD.lock().unwrap_or_else(PoisonError::into_inner);
         self.apply(&jobs[0]);
         let mut applied = 0;
         let reports = during(&self.clients(), |flood: &Flood| {
@@ -123,6 +129,14 @@ fn no_connection_escapes_or_is_lost_while_the_interception_mode_changes() {
     }
     let tproxy = Settings { mode: Mode::Tproxy, ..captures_all() };
     World::new().flood(&[captures_all(), tproxy].map(|settings| job(settings, Form::Compatible)));
+}
+
+#[test]
+fn no_connection_escapes_or_is_lost_while_two_native_sets_take_turns() {
+    if !available() {
+        return;
+    }
+    World::new().flood(&[captures_all(), captures_them_too()].map(|settings| job(settings, Form::Native)));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sys::process::{Output, Program};
 use sys::sandbox::{self, Bind};
+use sys::userns::UserNamespace;
 
 use crate::apply::backend::Programs;
 use crate::apply::exec::{ExecError, Note};
@@ -119,7 +120,11 @@ impl<'a> Binary<'a> {
     pub fn restore(&mut self, text: &[String], notes: &mut Vec<Note>) -> Result<(), ExecError> {
         let kind = self.kind()?;
         let input = text.iter().fold(String::new(), |all, line| all + line + "\n");
-        let program = self.program("-restore")?.args(kind.restore_arguments()).input(input);
+        let mut program = self.program("-restore")?.args(kind.restore_arguments()).input(input);
+        if self.host.on_host {
+            // In a pod with users of its own, rules about owners are taken only from them. Reading needs no such thing.
+            program = program.in_user_namespace(UserNamespace::foreign_owner(&self.namespace()));
+        }
         let output = self.run(&program, kind.takes_the_lock(), notes)?;
         if output.success() { Ok(()) } else { Err(ExecError::failed(&program.command(), &output, text)) }
     }
@@ -136,6 +141,11 @@ impl<'a> Binary<'a> {
         Ok(kind)
     }
 
+    /// File of the network namespace.
+    fn namespace(&self) -> PathBuf {
+        self.host.netns.map_or_else(own_namespace, Path::to_owned)
+    }
+
     fn program(&self, suffix: &str) -> Result<Program, ExecError> {
         Ok(Program::find(&format!("{}{suffix}", self.base), self.host.search)?.limit(LIMIT))
     }
@@ -144,6 +154,7 @@ impl<'a> Binary<'a> {
         if !self.host.on_host {
             return Ok(program.run()?);
         }
+        let netns = self.namespace();
         let mut binds = Vec::new();
         // Owner matches must not ask name services of the host. Without the file there are none to ask.
         if Path::new(NAME_SERVICES).exists() {
@@ -152,7 +163,6 @@ impl<'a> Binary<'a> {
         let mut sandboxed = program.clone();
         if locks {
             // The lock is for one namespace and not for the whole host.
-            let netns = self.host.netns.map_or_else(own_namespace, Path::to_owned);
             if self.kind.unwrap_or_default().version >= LOCK_VARIABLE {
                 sandboxed = sandboxed.only_environment("XTABLES_LOCKFILE", &netns);
             } else {

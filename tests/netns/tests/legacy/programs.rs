@@ -2,11 +2,14 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use iptables_rules::apply::exec::{self, Host, Note, Programs};
 use iptables_rules::plan::Plan;
+use sys::netns::Netns;
 use testkit::netns::{Sandbox, available};
 
 use crate::{KEEP, REPLACE, SEARCH, captures_all, listing, plan, run, tproxy};
@@ -139,4 +142,31 @@ fn without_legacy_programs_the_error_names_them() {
     let error = Sandbox::new().run(|| run(&plan(&captures_all()), &Plan::default(), KEEP, "/nowhere")).unwrap_err();
     let told = error.to_string();
     assert!(told.contains("iptables-legacy-restore") && told.contains("/nowhere"), "{told}");
+}
+
+#[test]
+fn a_pod_with_users_of_its_own_gets_its_rules() {
+    if !available() {
+        return;
+    }
+    let mut command = Command::new("unshare");
+    let pod = command.args(["-U", "-n", "sh", "-c", "echo; exec sleep 600"]);
+    let mut pod = pod.stdout(Stdio::piped()).spawn().unwrap();
+    // Its namespaces are there once it speaks.
+    pod.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    for map in ["uid_map", "gid_map"] {
+        fs::write(format!("/proc/{}/{map}", pod.id()), "0 100000 65536").unwrap();
+    }
+    let path = PathBuf::from(format!("/proc/{}/ns/net", pod.id()));
+    let (plan, mut notes) = (Plan { v6: Vec::new(), ..plan(&captures_all()) }, Vec::new());
+    let host = Host { search: OsStr::new(SEARCH), on_host: true, netns: Some(&path) };
+    let netns = Netns::open(&path).unwrap();
+    let apply = || exec::apply(&plan, &Plan::default(), KEEP, Programs::Legacy, host, &mut notes);
+    let first = netns.run(apply).unwrap();
+    let again =
+        netns.run(|| exec::apply(&plan, &Plan::default(), KEEP, Programs::Legacy, host, &mut Vec::new())).unwrap();
+    pod.kill().unwrap();
+    pod.wait().unwrap();
+    assert!(!first.unwrap().is_empty());
+    assert_eq!((again.unwrap(), notes), (Vec::new(), Vec::new()));
 }

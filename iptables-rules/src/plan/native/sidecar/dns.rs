@@ -19,11 +19,11 @@ impl Builder<'_> {
         if self.dns == DnsCapture::Off {
             return;
         }
+        // Istio jumps for servers of either family, also when the rules of their family are left out. Without a rule
+        // there is no chain to jump to, and the kernel cannot be given such a set.
         let servers = self.dns_servers();
         self.raw(chain::HOOK_OUTPUT, vec![Counter, Jump(chain::OUTPUT_DNS)]);
-        if !servers.is_empty() {
-            self.nat(chain::OUTPUT, vec![Counter, Jump(chain::OUTPUT_DNS)]);
-        }
+        self.nat(chain::OUTPUT, vec![Counter, Jump(chain::OUTPUT_DNS)]);
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             for server in &servers {
                 let mut rule = Vec::new();
@@ -49,9 +49,7 @@ impl Builder<'_> {
             let answers = port(Side::Source, Protocol::Udp, &AGENT_DNS_PORT.into());
             self.raw(chain::OUTPUT_DNS, vec![answers, own(), Counter, Zone(ZONE_APPLICATION)]);
         }
-        if !servers.is_empty() {
-            self.raw(chain::PREROUTING, vec![Counter, Jump(chain::INBOUND)]);
-        }
+        self.raw(chain::PREROUTING, vec![Counter, Jump(chain::INBOUND)]);
         for server in servers {
             let with = |side| server.clone().map(|(family, net)| address_is(side, family, net));
             let mut asked = vec![asks()];
