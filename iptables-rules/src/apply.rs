@@ -10,6 +10,7 @@ pub mod backend;
 #[cfg(feature = "legacy")]
 pub mod exec;
 mod legacy;
+#[cfg(feature = "native")]
 pub mod native;
 mod netlink;
 mod routes;
@@ -157,9 +158,9 @@ pub enum ApplyError {
     #[cfg(feature = "legacy")]
     #[error(transparent)]
     Legacy(#[from] ExecError),
-    /// Only the host's iptables programs could do it, and this program does not use them.
-    #[error("the rules would have to be {0}; this program works over nf_tables only")]
-    NoLegacy(String),
+    /// The only way is one that this program does not have.
+    #[error("the only way to these rules is {0}, which this program does not have")]
+    NoWay(&'static str),
     /// An address, policy rule or route could not be changed.
     #[error("{what} cannot be changed: {source}")]
     Routing {
@@ -228,8 +229,7 @@ fn compatible_rules(job: &Job, settings: &Settings, facts: &HostFacts) -> Result
         }
         notes.push("rules of ours in the other flavour of iptables were removed".to_owned());
     }
-    if found.native && job.reconcile {
-        native::remove()?;
+    if found.native && job.reconcile && !remove_native()?.is_empty() {
         notes.push("native nftables rules of an earlier run were removed".to_owned());
     }
     let count = plan.v4.len() + plan.v6.len();
@@ -239,6 +239,7 @@ fn compatible_rules(job: &Job, settings: &Settings, facts: &HostFacts) -> Result
     Ok(applied)
 }
 
+#[cfg(feature = "native")]
 fn native_rules(job: &Job, settings: &Settings, facts: &HostFacts) -> Result<Applied, ApplyError> {
     let outcome = native::apply(settings, facts)?;
     let differences = outcome.differences.iter().map(ToString::to_string).collect();
@@ -248,6 +249,23 @@ fn native_rules(job: &Job, settings: &Settings, facts: &HostFacts) -> Result<App
         applied.notes.push("iptables rules of an earlier run were removed".to_owned());
     }
     Ok(applied)
+}
+
+#[cfg(not(feature = "native"))]
+fn native_rules(_job: &Job, _settings: &Settings, _facts: &HostFacts) -> Result<Applied, ApplyError> {
+    Err(ApplyError::NoWay("native nftables"))
+}
+
+/// Removes what the native form holds. Returns what was there.
+#[cfg(feature = "native")]
+fn remove_native() -> Result<Vec<String>, ApplyError> {
+    Ok(native::remove()?.differences.iter().map(ToString::to_string).collect())
+}
+
+/// This program never made any.
+#[cfg(not(feature = "native"))]
+fn remove_native() -> Result<Vec<String>, ApplyError> {
+    Ok(Vec::new())
 }
 
 /// Removes what is ours in every form, whoever put it there.
@@ -265,7 +283,7 @@ fn remove_rules(job: &Job, settings: &Settings, facts: &HostFacts) -> Result<App
     };
     if has_nf_tables {
         differences.extend(sentences(&netlink::apply(&Plan::default(), Policy::RECONCILE)?.differences));
-        differences.extend(native::remove()?.differences.iter().map(ToString::to_string));
+        differences.extend(remove_native()?);
     }
     if has_legacy {
         let programs = match choice.backend {

@@ -43,5 +43,5 @@ pub(super) fn apply(
     _programs: Programs,
     _notes: &mut Vec<String>,
 ) -> Result<Differences, ApplyError> {
-    Err(ApplyError::NoLegacy("put in place by iptables-legacy".to_owned()))
+    Err(ApplyError::NoWay("legacy iptables, since the kernel has no nf_tables or the namespace holds legacy rules"))
 }

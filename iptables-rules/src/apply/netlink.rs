@@ -95,7 +95,8 @@ fn attempt(wanted: &[(Family, WantedChains<'_>)], policy: Policy) -> Result<Opti
     for (family, chains) in wanted {
         let have = have.get(family).unwrap_or(&nothing);
         let differs = found.iter().any(|(of, _)| of == family);
-        if !differs && !(policy.rewrite && !chains.is_empty()) {
+        let rewrite = policy.rewrite && !chains.is_empty();
+        if !differs && !rewrite {
             continue;
         }
         if differs && !policy.replace && have.has_ours() {

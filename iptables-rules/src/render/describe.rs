@@ -11,7 +11,7 @@ pub fn describe(exprs: &[Expr]) -> String {
     let mut loaded = String::new();
     for expr in exprs {
         match expr {
-            Expr::LoadMeta(field) => loaded = field_name(*field),
+            Expr::LoadMeta(field) => loaded = field_name(*field).to_owned(),
             Expr::LoadPayload { header, offset, .. } => loaded = part_name(*header, *offset),
             Expr::Compare(operator, value) => {
                 words.push(format!("{loaded}{}{}", operator_name(*operator), value_text(&loaded, value)));
@@ -20,21 +20,28 @@ pub fn describe(exprs: &[Expr]) -> String {
             Expr::XtMatch(xt) => words.push(format!("match {}", xt.name)),
             Expr::XtTarget(xt) => words.push(format!("target {}", xt.name)),
             Expr::Foreign(name) => words.push(name.clone()),
-            Expr::Counter => {}
-            other => words.push(format!("{other:?}")),
+            Expr::Counter | Expr::Mask(_) | Expr::LoadConntrack(_) | Expr::Immediate(_) => {}
+            Expr::Range { .. } => words.push(format!("{loaded} in a range")),
+            Expr::Lookup { .. } => words.push(format!("{loaded} in a set")),
+            Expr::SetMeta(_) => words.push("set a mark".to_owned()),
+            Expr::SetConntrack(_) => words.push("set a mark or zone of the connection".to_owned()),
+            Expr::Redirect => words.push("redirect".to_owned()),
+            Expr::Tproxy(_) => words.push("deliver to a transparent socket".to_owned()),
         }
     }
     if words.is_empty() { "it only counts".to_owned() } else { words.join(", ") }
 }
 
-fn field_name(field: Meta) -> String {
-    let known = [
-        (Meta::Mark, "mark"),
-        (Meta::InInterfaceName, "arriving on"),
-        (Meta::OutInterfaceName, "leaving on"),
-        (Meta::L4Protocol, "protocol"),
-    ];
-    known.iter().find(|(known, _)| *known == field).map_or_else(|| format!("{field:?}"), |(_, name)| (*name).to_owned())
+fn field_name(field: Meta) -> &'static str {
+    match field {
+        Meta::Mark => "mark",
+        Meta::InInterfaceName => "arriving on",
+        Meta::OutInterfaceName => "leaving on",
+        Meta::SocketUser => "user",
+        Meta::SocketGroup => "group",
+        Meta::NetworkProtocol => "IP version",
+        Meta::L4Protocol => "protocol",
+    }
 }
 
 fn part_name(header: Header, offset: u32) -> String {
