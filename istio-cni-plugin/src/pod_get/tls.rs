@@ -6,12 +6,16 @@ use agent_api::kubeconfig::ServerTrust;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, KeyProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, GetRandomFailed, KeyProvider, SecureRandom, WebPkiSupportedAlgorithms, ring,
+    verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::sign::SigningKey;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use thiserror::Error;
+use webpki::ring as signatures;
 
 /// Trust that cannot be established.
 #[derive(Debug, Error)]
@@ -42,8 +46,8 @@ pub(super) fn client_config(trust: &ServerTrust) -> Result<Arc<ClientConfig>, Tr
     Ok(Arc::new(config))
 }
 
-/// What is needed to talk to an API server. Cipher suites that every API server can do without and the client's own keys,
-/// which we have none of, would make up an eighth of the binary.
+/// What is needed to talk to an API server, and no more: the ready-made provider would bring cipher suites that every API
+/// server can do without, and the client's own keys, which we have none of. Together they make up an eighth of the binary.
 fn provider() -> CryptoProvider {
     use ring::cipher_suite::{
         TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
@@ -59,8 +63,51 @@ fn provider() -> CryptoProvider {
             TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
             TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
         ],
+        kx_groups: vec![ring::kx_group::X25519, ring::kx_group::SECP256R1, ring::kx_group::SECP384R1],
+        signature_verification_algorithms: SIGNATURES,
+        secure_random: &Random,
         key_provider: &NoKeys,
-        ..ring::default_provider()
+    }
+}
+
+/// Signatures that a server's certificate and handshake may carry.
+static SIGNATURES: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
+    all: &[
+        signatures::ECDSA_P256_SHA256,
+        signatures::ECDSA_P256_SHA384,
+        signatures::ECDSA_P384_SHA256,
+        signatures::ECDSA_P384_SHA384,
+        signatures::ED25519,
+        signatures::RSA_PSS_2048_8192_SHA256_LEGACY_KEY,
+        signatures::RSA_PSS_2048_8192_SHA384_LEGACY_KEY,
+        signatures::RSA_PSS_2048_8192_SHA512_LEGACY_KEY,
+        signatures::RSA_PKCS1_2048_8192_SHA256,
+        signatures::RSA_PKCS1_2048_8192_SHA384,
+        signatures::RSA_PKCS1_2048_8192_SHA512,
+    ],
+    // TLS 1.2 leaves the curve open, so that each of its names stands for both.
+    mapping: &[
+        (SignatureScheme::ECDSA_NISTP384_SHA384, &[signatures::ECDSA_P384_SHA384, signatures::ECDSA_P256_SHA384]),
+        (SignatureScheme::ECDSA_NISTP256_SHA256, &[signatures::ECDSA_P256_SHA256, signatures::ECDSA_P384_SHA256]),
+        (SignatureScheme::ED25519, &[signatures::ED25519]),
+        (SignatureScheme::RSA_PSS_SHA512, &[signatures::RSA_PSS_2048_8192_SHA512_LEGACY_KEY]),
+        (SignatureScheme::RSA_PSS_SHA384, &[signatures::RSA_PSS_2048_8192_SHA384_LEGACY_KEY]),
+        (SignatureScheme::RSA_PSS_SHA256, &[signatures::RSA_PSS_2048_8192_SHA256_LEGACY_KEY]),
+        (SignatureScheme::RSA_PKCS1_SHA512, &[signatures::RSA_PKCS1_2048_8192_SHA512]),
+        (SignatureScheme::RSA_PKCS1_SHA384, &[signatures::RSA_PKCS1_2048_8192_SHA384]),
+        (SignatureScheme::RSA_PKCS1_SHA256, &[signatures::RSA_PKCS1_2048_8192_SHA256]),
+    ],
+};
+
+/// The kernel's random numbers.
+#[derive(Debug)]
+struct Random;
+
+impl SecureRandom for Random {
+    fn fill(&self, bytes: &mut [u8]) -> Result<(), GetRandomFailed> {
+        use ::ring::rand::{SecureRandom as _, SystemRandom};
+
+        SystemRandom::new().fill(bytes).map_err(|_| GetRandomFailed)
     }
 }
 

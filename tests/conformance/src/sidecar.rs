@@ -19,7 +19,7 @@ pub fn run(case: &Case) -> Outcome {
     let data = &case.data;
     let iptables = data["backend"] == "iptables";
     match case.kind.as_str() {
-        "rules" | "cni-pod" if !iptables => Outcome::Pending("sidecar/rules, native nftables".to_owned()),
+        "rules" if !iptables => crate::native::check(data).into(),
         "rules" => check(data).into(),
         "cni-pod" => check(data).and_then(|()| crate::plugin::maps_to(data)).into(),
         "unit" => unit(data)
