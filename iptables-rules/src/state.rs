@@ -8,7 +8,7 @@ pub mod native;
 #[cfg(feature = "legacy")]
 pub mod save_text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 
 use crate::model::{Family, Position, Rule, Table, chain, is_builtin};
@@ -72,12 +72,15 @@ pub fn wanted(rules: &[Rule], family: Family) -> Result<WantedChains<'_>, Encode
 pub struct Have {
     /// Rules by table and chain, in order. A chain without rules has an empty list.
     pub chains: BTreeMap<(Table, String), Vec<ListedRule>>,
+    /// Tables that would not be there without us.
+    pub made_by_us: BTreeSet<Table>,
 }
 
 impl Have {
     /// Takes the chains first; rules are added per table by [`Have::add_rules`].
     pub fn new<'a>(chains: impl Iterator<Item = &'a Chain>) -> Self {
-        Self { chains: chains.map(|chain| ((chain.table, chain.name.clone()), Vec::new())).collect() }
+        let chains = chains.map(|chain| ((chain.table, chain.name.clone()), Vec::new())).collect();
+        Self { chains, made_by_us: BTreeSet::new() }
     }
 
     /// Tables that have at least one chain.
@@ -92,6 +95,19 @@ impl Have {
         for rule in rules {
             self.chains.entry((table, rule.chain.clone())).or_default().push(rule);
         }
+    }
+
+    /// Tables that we made and that hold nothing but what `wanted` does not want any more.
+    fn left_over<'a>(&'a self, wanted: &'a WantedChains<'_>) -> impl Iterator<Item = Table> + 'a {
+        let of_others = |table: Table, name: &str, rules: &[ListedRule]| match hook(table, name) {
+            Some(_) => self.ours(table, name, None).len() < rules.len(),
+            None => !name.starts_with(chain::PREFIX),
+        };
+        self.made_by_us.iter().copied().filter(move |table| {
+            let mut chains = self.chains.iter().filter(|((of, _), _)| of == table);
+            !wanted.keys().any(|(of, _)| of == table)
+                && !chains.any(|((_, name), rules)| of_others(*table, name, rules))
+        })
     }
 
     fn rules(&self, table: Table, chain: &str) -> Option<&[ListedRule]> {
@@ -281,6 +297,9 @@ pub fn replace<'a>(
     }
     for (table, name) in stale {
         transaction.delete_chain(family, table, name);
+    }
+    for table in have.left_over(wanted) {
+        transaction.delete_table(family, table);
     }
     rules
 }

@@ -16,7 +16,7 @@ use sys::xtables;
 use thiserror::Error;
 
 use crate::apply::Differences;
-use crate::apply::backend::Programs;
+pub use crate::apply::backend::Programs;
 use crate::apply::netlink::Policy;
 use crate::model::{Family, Table};
 use crate::plan::Plan;

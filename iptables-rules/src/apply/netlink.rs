@@ -8,8 +8,8 @@ use sys::netlink::{NetlinkError, Protocol, Socket};
 use crate::apply::{ApplyError, Differences};
 use crate::model::Family;
 use crate::nft::message::{
-    Chain, Transaction, get_generation, list_chains, list_rules, read_chain, read_generation, read_inet_chain,
-    read_rule,
+    Chain, Transaction, get_generation, list_chains, list_rules, list_tables, read_chain, read_generation,
+    read_inet_chain, read_marked_table, read_rule,
 };
 use crate::plan::Plan;
 use crate::plan::native::NativeTable;
@@ -164,6 +164,10 @@ fn list(socket: &Socket) -> Result<Observed, NetlinkError> {
         Some(chain) => chains.push(chain),
         None => native |= is_native_chain(kind, payload),
     })?;
+    let mut made_by_us = Vec::new();
+    if !chains.is_empty() {
+        socket.dump(list_tables().bytes(), |kind, payload| made_by_us.extend(read_marked_table(kind, payload)))?;
+    }
     let mut all = BTreeMap::new();
     for family in Family::BOTH {
         let mut have = Have::new(chains.iter().filter(|chain| chain.family == family));
@@ -172,6 +176,7 @@ fn list(socket: &Socket) -> Result<Observed, NetlinkError> {
             socket.dump(list_rules(family, table).bytes(), |kind, payload| rules.extend(read_rule(kind, payload)))?;
             have.add_rules(table, rules);
         }
+        have.made_by_us = made_by_us.iter().filter(|(of, _)| *of == family).map(|(_, table)| *table).collect();
         all.insert(family, have);
     }
     Ok((all, native))

@@ -11,7 +11,8 @@ use crate::nft::wire::{APPEND, CREATE, REQUEST, Writer};
 
 pub use listing::{
     Chain, InetChain, InetTable, ListedRule, get_generation, list_chains, list_inet_chains, list_inet_tables,
-    list_rules, list_values, read_chain, read_generation, read_inet_chain, read_inet_table, read_rule, read_values,
+    list_rules, list_tables, list_values, read_chain, read_generation, read_inet_chain, read_inet_table,
+    read_marked_table, read_rule, read_values,
 };
 
 /// Subsystem number in the type of a message.
@@ -94,9 +95,12 @@ impl Transaction {
         Self { writer, last_set: 0 }
     }
 
-    /// Creates the table if it is not there.
+    /// Creates the table if it is not there; then it carries our mark.
     pub fn add_table(&mut self, family: impl Into<TableFamily>, table: impl AsRef<str>) -> u32 {
-        self.command(NEW_TABLE, CREATE, family, table, |message| message.be32(2, 0))
+        self.command(NEW_TABLE, CREATE, family, table, |message| {
+            message.be32(2, 0);
+            message.attribute(6, MARK);
+        })
     }
 
     /// Deletes a table with all that is in it.

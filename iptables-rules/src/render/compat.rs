@@ -175,7 +175,11 @@ fn interface(field: Meta, name: &str, exprs: &mut Vec<Expr>) -> Result<(), Reaso
         return Err(Reason::Interface(name.to_owned()));
     }
     let bytes = match name.strip_suffix('+') {
-        Some("") => return Ok(()),
+        Some("") => {
+            // Any interface: the tool loads the name and compares it with nothing.
+            exprs.push(Expr::LoadMeta(field));
+            return Ok(());
+        }
         Some(prefix) => prefix.as_bytes().to_vec(),
         None => [name.as_bytes(), &[0]].concat(),
     };
@@ -265,7 +269,6 @@ fn port_match(
         (low, high, false) if low == high => Expr::Compare(Compare::Eq, bytes(low)),
         (low, high, true) if low == high => Expr::Compare(Compare::Ne, bytes(low)),
         (0, high, false) => Expr::Compare(Compare::Le, bytes(high)),
-        (low, u16::MAX, false) => Expr::Compare(Compare::Ge, bytes(low)),
         (low, high, negate) => Expr::Range { negate, low: bytes(low), high: bytes(high) },
     };
     exprs.push(Expr::LoadPayload { header: Header::Transport, offset, length: 2 });

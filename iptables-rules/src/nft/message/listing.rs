@@ -71,6 +71,11 @@ pub fn list_chains() -> Writer {
     query(GET_CHAIN, DUMP, None, |_| {})
 }
 
+/// Asks for all tables.
+pub fn list_tables() -> Writer {
+    query(GET_TABLE, DUMP, None, |_| {})
+}
+
 /// Asks for all rules of a table.
 pub fn list_rules(family: impl Into<TableFamily>, table: impl AsRef<str>) -> Writer {
     query(GET_RULE, DUMP, Some(family.into()), |message| message.string(1, table.as_ref()))
@@ -110,6 +115,16 @@ pub fn read_chain(kind: u16, payload: &[u8]) -> Option<Chain> {
     let name = find_string(attributes, 1)?;
     let table = Table::ALL.into_iter().find(|table| table.as_str() == name)?;
     Some(Chain { family, table, name: find_string(attributes, 3)?.to_owned() })
+}
+
+/// Reads an answer to [`list_tables`]; `None` for tables that others made.
+pub fn read_marked_table(kind: u16, payload: &[u8]) -> Option<(Family, Table)> {
+    let attributes = (kind == NEW_TABLE).then(|| payload.get(FAMILY_HEADER..)).flatten()?;
+    find(attributes, 6).filter(|data| *data == MARK)?;
+    let number = *payload.first()?;
+    let family = Family::BOTH.into_iter().find(|family| network_protocol(*family) == number)?;
+    let name = find_string(attributes, 1)?;
+    Some((family, Table::ALL.into_iter().find(|table| table.as_str() == name)?))
 }
 
 /// Reads an answer to [`list_rules`].
