@@ -55,7 +55,7 @@ while read -r file; do
         crates/sys/*) ;;
         *)
             ! grep -nE 'allow\(unsafe_code\)|unsafe (fn|impl|\{)' "$file" || fault "$file: unsafe code belongs into crates/sys"
-            ! grep -nE 'Command::new|CloneFlags|\bsetns\(|\bunshare\(' "$file" ||
+            ! grep -nE 'process::(\{[^}]*)?Command|CloneFlags|\bsetns\(|\bunshare\(' "$file" ||
                 fault "$file: processes and namespaces belong into crates/sys"
             ;;
     esac
