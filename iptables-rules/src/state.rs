@@ -14,7 +14,7 @@ use std::fmt::{self, Display, Formatter};
 use crate::model::{Family, Position, Rule, Table, chain, is_builtin};
 use crate::nft::expr::Expr;
 use crate::nft::message::{Chain, ListedRule, Transaction};
-use crate::render::compat::{EncodeError, encode, hook};
+use crate::render::compat::{EncodeError, OwnerForm, encode, hook};
 use crate::render::describe::describe;
 
 /// A wanted rule, ready for the kernel.
@@ -48,10 +48,10 @@ pub type WantedChains<'a> = BTreeMap<(Table, &'static str), WantedChain<'a>>;
 ///
 /// # Errors
 /// The first rule that the kernel cannot be given.
-pub fn wanted(rules: &[Rule], family: Family) -> Result<WantedChains<'_>, EncodeError> {
+pub fn wanted(rules: &[Rule], family: Family, owners: OwnerForm) -> Result<WantedChains<'_>, EncodeError> {
     let mut chains = WantedChains::new();
     for rule in rules {
-        let ready = WantedRule { rule, exprs: encode(rule, family)? };
+        let ready = WantedRule { rule, exprs: encode(rule, family, owners)? };
         let wanted = chains.entry((rule.table, rule.chain)).or_default();
         match rule.position {
             Position::Append => wanted.tail.push(ready),
@@ -335,7 +335,7 @@ mod tests {
     fn default_set() -> WantedChains<'static> {
         let settings = Settings { inbound_ports: Selection::All, ..Settings::default() };
         // Leaked, so that the tests need not carry the plan about.
-        wanted(sidecar(&settings, &HostFacts::default()).v4.leak(), Family::V4).unwrap()
+        wanted(sidecar(&settings, &HostFacts::default()).v4.leak(), Family::V4, OwnerForm::Extension).unwrap()
     }
 
     #[test]
@@ -410,7 +410,7 @@ mod tests {
             ..Settings::default()
         };
         let plan = sidecar(&settings, &HostFacts::default());
-        let chains = wanted(&plan.v4, Family::V4).unwrap();
+        let chains = wanted(&plan.v4, Family::V4, OwnerForm::Extension).unwrap();
         let head: Vec<_> = chains[&(Table::Nat, "PREROUTING")].head.iter().map(|rule| rule.rule.to_string()).collect();
         assert_eq!(
             head,

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::path::Path;
 
 use sys::netlink::{NetlinkError, Protocol, Socket};
+use sys::userns::UserNamespace;
 
 use crate::apply::{ApplyError, Differences};
 use crate::model::Family;
@@ -13,11 +15,14 @@ use crate::nft::message::{
 };
 use crate::plan::Plan;
 use crate::plan::native::NativeTable;
+use crate::render::compat::OwnerForm;
 use crate::state::{Have, WantedChains, differences, replace, wanted};
 
 /// How often the rules may change under us before we give up.
 const ATTEMPTS: usize = 10;
 
+/// The network namespace of the calling thread.
+const OWN_NETNS: &str = "/proc/thread-self/ns/net";
 /// Family of tables that see IPv4 and IPv6.
 const NFPROTO_INET: u8 = 1;
 
@@ -68,8 +73,17 @@ pub fn check(plan: &Plan) -> Result<Differences, ApplyError> {
 }
 
 fn wanted_of(plan: &Plan) -> Result<Vec<(Family, WantedChains<'_>)>, ApplyError> {
-    let of = |family| Ok((family, wanted(plan.rules(family), family)?));
+    let owners = owner_form();
+    let of = |family| Ok((family, wanted(plan.rules(family), family, owners)?));
     Family::BOTH.into_iter().map(of).collect()
+}
+
+/// A pod with a user namespace of its own has a network namespace that belongs to it.
+fn owner_form() -> OwnerForm {
+    match UserNamespace::foreign_owner(Path::new(OWN_NETNS)) {
+        Some(_) => OwnerForm::Metadata,
+        None => OwnerForm::Extension,
+    }
 }
 
 /// Tries again while the rules change under us.

@@ -81,15 +81,26 @@ pub fn hook(table: Table, chain: &str) -> Option<Hook> {
     Some(Hook { kind, number, priority })
 }
 
+/// How the owner of a socket is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OwnerForm {
+    /// By the extension of xtables, as iptables-nft writes it.
+    #[default]
+    Extension,
+    /// By metadata of nf_tables: where the network namespace belongs to another user namespace, the kernel refuses the
+    /// extension. The ids are those of that user namespace in both forms.
+    Metadata,
+}
+
 /// The expressions of `rule`.
 ///
 /// # Errors
 /// Names the rule and what the kernel cannot express.
-pub fn encode(rule: &Rule, family: Family) -> Result<Vec<Expr>, EncodeError> {
-    expressions(rule, family).map_err(|reason| EncodeError { rule: rule.to_string(), reason })
+pub fn encode(rule: &Rule, family: Family, owners: OwnerForm) -> Result<Vec<Expr>, EncodeError> {
+    expressions(rule, family, owners).map_err(|reason| EncodeError { rule: rule.to_string(), reason })
 }
 
-fn expressions(rule: &Rule, family: Family) -> Result<Vec<Expr>, Reason> {
+fn expressions(rule: &Rule, family: Family, owners: OwnerForm) -> Result<Vec<Expr>, Reason> {
     let mut ordered: Vec<&Match> = rule.matches.iter().collect();
     ordered.sort_by_key(|condition| rank(condition));
     let protocol = rule.matches.iter().find_map(|condition| match condition {
@@ -98,7 +109,7 @@ fn expressions(rule: &Rule, family: Family) -> Result<Vec<Expr>, Reason> {
     });
     let mut exprs = Vec::with_capacity(12);
     for condition in ordered {
-        encode_match(condition, family, protocol, &mut exprs)?;
+        encode_match(condition, family, protocol, owners, &mut exprs)?;
     }
     exprs.push(Expr::Counter);
     exprs.push(target(&rule.target, family)?);
@@ -127,6 +138,7 @@ fn encode_match(
     condition: &Match,
     family: Family,
     protocol: Option<Protocol>,
+    owners: OwnerForm,
     exprs: &mut Vec<Expr>,
 ) -> Result<(), Reason> {
     match condition {
@@ -146,7 +158,7 @@ fn encode_match(
             Ok(())
         }
         Match::Owner { negate, owner } => {
-            exprs.push(owner_match(*negate, owner)?);
+            exprs.extend(owner_match(*negate, owner, owners)?);
             Ok(())
         }
         Match::State(state) => {
@@ -325,15 +337,19 @@ fn none_of_ports(ports: &[Port]) -> Result<Expr, Reason> {
 }
 
 /// `struct xt_owner_match_info`: range of users, range of groups, what is matched, what is inverted.
-fn owner_match(negate: bool, owner: &Owner) -> Result<Expr, Reason> {
+fn owner_match(negate: bool, owner: &Owner, form: OwnerForm) -> Result<Vec<Expr>, Reason> {
     let number = |id: &Id| id.number().map(u32::to_ne_bytes).ok_or_else(|| Reason::Id(id.to_string()));
-    let (at, flag, id) = match owner {
-        Owner::User(id) => (0, 1, number(id)?),
-        Owner::Group(id) => (8, 2, number(id)?),
+    let (at, flag, field, id) = match owner {
+        Owner::User(id) => (0, 1, Meta::SocketUser, number(id)?),
+        Owner::Group(id) => (8, 2, Meta::SocketGroup, number(id)?),
     };
+    if form == OwnerForm::Metadata {
+        let operator = if negate { Compare::Ne } else { Compare::Eq };
+        return Ok(vec![Expr::LoadMeta(field), Expr::Compare(operator, id.to_vec())]);
+    }
     let inverted = if negate { flag } else { 0 };
     let info = Info::zeroed(24).set(at, &id).set(at + 4, &id).set(16, &[flag, inverted]);
-    Ok(xt_match("owner", 1, info))
+    Ok(vec![xt_match("owner", 1, info)])
 }
 
 /// `struct xt_conntrack_mtinfo3` that looks at the state only.

@@ -362,3 +362,40 @@ fn a_check_tells_what_somebody_did_to_the_rules() {
     sandbox.run(|| apply(&captures_all())).unwrap();
     assert_eq!(words(), [""; 0]);
 }
+
+#[test]
+fn a_pod_with_users_of_its_own_is_redirected_too() {
+    if !available() {
+        return;
+    }
+    // A namespace that belongs to another user namespace, held by a process of its own.
+    let mut holder = std::process::Command::new("unshare")
+        .args([
+            "--user",
+            "--map-root-user",
+            "--net",
+            "sh",
+            "-c",
+            "ip link set lo up; ip addr add 10.0.0.2/24 dev lo; echo ready; read end",
+        ])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(holder.stdout.as_mut().unwrap()), &mut line).unwrap();
+    if line != "ready\n" {
+        assert_ne!(std::env::var("REQUIRE_NETNS").as_deref(), Ok("1"), "no user namespace can be made here");
+        return;
+    }
+    let netns = sys::netns::Netns::open(&Path::new("/proc").join(holder.id().to_string()).join("ns/net")).unwrap();
+    let applied = netns.run(|| apply(&captures_all())).unwrap();
+    let again = netns.run(|| apply(&captures_all())).unwrap();
+    let listed = netns.run(|| std::process::Command::new("nft").args(["list", "ruleset"]).output()).unwrap().unwrap();
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    assert!(applied.unwrap().changed);
+    assert!(!again.unwrap().changed);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains("skuid 1337") && listed.contains("jump ISTIO_OUTPUT"), "{listed}");
+}
