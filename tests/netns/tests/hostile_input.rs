@@ -8,7 +8,7 @@ mod targets;
 use iptables_rules::model::Family;
 use iptables_rules::nft::message::Transaction;
 use iptables_rules::plan::sidecar;
-use iptables_rules::render::compat::encode;
+use iptables_rules::render::compat::{OwnerForm, encode};
 use iptables_rules::render::iptables::restore;
 use netns_tests::random::{check, facts, settings};
 use proptest::collection::vec;
@@ -49,7 +49,10 @@ fn damaged_rules_are_read_or_left() {
         let plan = sidecar(&settings, &facts);
         let mut transaction = Transaction::begin(1);
         for rule in &plan.v4 {
-            transaction.append_rule(Family::V4, rule.table, rule.chain, &encode(rule, Family::V4).unwrap());
+            for owners in [OwnerForm::Extension, OwnerForm::Metadata] {
+                let exprs = encode(rule, Family::V4, owners).unwrap();
+                transaction.append_rule(Family::V4, rule.table, rule.chain, &exprs);
+            }
         }
         let (bytes, _) = transaction.finish();
         targets::netlink(&bytes);

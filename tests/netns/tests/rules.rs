@@ -385,6 +385,7 @@ fn a_pod_with_users_of_its_own_is_redirected_too() {
     let mut line = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(holder.stdout.as_mut().unwrap()), &mut line).unwrap();
     if line != "ready\n" {
+        holder.wait().unwrap();
         assert_ne!(std::env::var("REQUIRE_NETNS").as_deref(), Ok("1"), "no user namespace can be made here");
         return;
     }
