@@ -2,13 +2,15 @@
 
 use std::net::IpAddr;
 
+use iptables_rules::apply::exec::Kind;
 use iptables_rules::config::detect::local_address;
 use iptables_rules::config::options::{Options, loopback_v4, owner_groups};
 use iptables_rules::config::values::{Cidr, Selection};
 use iptables_rules::config::{HostFacts, Settings};
 use iptables_rules::plan::sidecar;
 use iptables_rules::render::iptables::restore;
-use serde_json::{Value, json};
+use iptables_rules::state::save_text;
+use serde_json::{Map, Value, json};
 
 use crate::cases::Case;
 use crate::{Outcome, expect, pending};
@@ -44,6 +46,14 @@ fn unit(data: &Value) -> Option<Outcome> {
             let valid = |value: &Value| owner_groups(&text(value, "include"), &text(value, "exclude")).is_ok().into();
             (data["expected"]["valid"].clone(), each(&valid).into())
         }
+        "parse-state" => (data["expected"].clone(), parse_state(&text(&data["input"], "text"))),
+        "iptables-version-parse" => {
+            let kinds: Vec<Kind> = lines(&data["input"]["cases"]).iter().map(|line| Kind::parse(line)).collect();
+            let version = |kind: &Kind| kind.version.0.map(|number| number.to_string()).join(".");
+            let versions: Vec<String> = kinds.iter().map(version).collect();
+            let nft: Vec<bool> = kinds.iter().map(|kind| kind.nft).collect();
+            (data["expected"].clone(), json!({"version": versions, "nft": nft}))
+        }
         _ => return None,
     };
     Some(expect("result", &want, &got).into())
@@ -58,6 +68,12 @@ fn local_ip(input: &Value) -> Value {
         Ok(found) => json!({"ipv6_enabled": found.ipv6, "host_ip": found.host.to_string()}),
         Err(error) => json!({"error": error.to_string()}),
     }
+}
+
+/// Chains and their rules, by table.
+fn parse_state(text: &str) -> Value {
+    let parsed = save_text::parse(text);
+    parsed.tables.iter().map(|(table, chains)| (table.as_str().to_owned(), json!(chains))).collect::<Map<_, _>>().into()
 }
 
 fn cidr_split(list: &Value) -> Value {
