@@ -28,7 +28,7 @@ use crate::apply::backend::{Backend, Programs};
 #[cfg(feature = "legacy")]
 use crate::apply::exec::ExecError;
 pub use crate::apply::netlink::Policy;
-use crate::apply::routes::LocalDelivery;
+use crate::apply::routes::{LocalDelivery, Routing};
 use crate::config::detect::{NoLocalAddress, id_of, local_address, name_servers};
 use crate::config::{HostFacts, Id, Mark, Mode, OwnerGroups, Selection, Settings};
 use crate::model::Family;
@@ -161,8 +161,8 @@ pub enum ApplyError {
     /// The only way is one that this program does not have.
     #[error("the only way to these rules is {0}, which this program does not have")]
     NoWay(&'static str),
-    /// An address, policy rule or route could not be changed.
-    #[error("{what} cannot be changed: {source}")]
+    /// An address, policy rule or route could not be read or changed.
+    #[error("{what} cannot be read or changed: {source}")]
     Routing {
         /// Which one.
         what: &'static str,
@@ -196,7 +196,11 @@ pub fn run(job: &Job) -> Result<Applied, ApplyError> {
         (Form::Native, false) => native_rules(job, &settings, &facts)?,
         (Form::Compatible, false) => compatible_rules(job, &settings, &facts)?,
     };
-    applied.changed |= if job.cleanup_only { undo_routing(&settings)? } else { do_routing(&facts, delivery)? };
+    applied.changed |= if job.cleanup_only {
+        change_routing(possible_routing(&settings), Routing::remove)?
+    } else {
+        change_routing(wanted_routing(facts.ipv6, delivery), Routing::add)?
+    };
     Ok(applied)
 }
 
@@ -303,14 +307,22 @@ fn sentences(differences: &Differences) -> Vec<String> {
     differences.iter().map(|(_, difference)| difference.to_string()).collect()
 }
 
-/// Looks whether the calling thread's namespace holds the sidecar rules of `settings`, and changes nothing. Returns what
+/// Looks whether the calling thread's namespace holds the sidecar rules of `settings` in the iptables-compatible form,
+/// with the address and routes they rely on, and changes nothing. Returns what
 /// is missing, changed or not wanted; each difference can be printed.
 ///
 /// # Errors
 /// See [`ApplyError`].
 pub fn check(settings: &Settings) -> Result<Differences, ApplyError> {
     let facts = host_facts(settings)?;
-    netlink::check(&sidecar(&with_numeric_ids(settings.clone()), &facts))
+    let settings = with_numeric_ids(settings.clone());
+    let mut differences = netlink::check(&sidecar(&settings, &facts))?;
+    for what in wanted_routing(facts.ipv6, local_delivery(&settings)?) {
+        if !routing(what, Routing::is_there)? {
+            differences.push((what.family(), Difference::MissingRouting { what: what.name() }));
+        }
+    }
+    Ok(differences)
 }
 
 /// Brings the calling thread's namespace to `plan`. Returns what differed before.
@@ -335,35 +347,33 @@ fn local_delivery(settings: &Settings) -> Result<Option<LocalDelivery>, ApplyErr
     Ok(Some(LocalDelivery { mark, table }))
 }
 
-/// Returns whether anything was added.
-fn do_routing(facts: &HostFacts, delivery: Option<LocalDelivery>) -> Result<bool, ApplyError> {
-    let mut changed = false;
-    if facts.ipv6 {
-        changed |= routing("address ::6/128 on lo", routes::add_passthrough())?;
-    }
-    if let Some(delivery) = delivery {
-        changed |= routing("the IPv4 route of marked packets", routes::add_delivery(Family::V4, delivery))?;
-        if facts.ipv6 {
-            changed |= routing("the IPv6 route of marked packets", routes::add_delivery(Family::V6, delivery))?;
-        }
-    }
-    Ok(changed)
+/// What of routing the rules rely on.
+fn wanted_routing(ipv6: bool, delivery: Option<LocalDelivery>) -> Vec<Routing> {
+    let mut wanted = Vec::new();
+    wanted.extend(ipv6.then_some(Routing::Passthrough));
+    wanted.extend(delivery.map(|delivery| Routing::Delivery(Family::V4, delivery)));
+    wanted.extend(delivery.filter(|_| ipv6).map(|delivery| Routing::Delivery(Family::V6, delivery)));
+    wanted
 }
 
-/// Undoes what any mode may have added with these settings. Returns whether anything was removed.
-fn undo_routing(settings: &Settings) -> Result<bool, ApplyError> {
-    let mut changed = routing("address ::6/128 on lo", routes::remove_passthrough())?;
+/// What any mode may have added with these settings.
+fn possible_routing(settings: &Settings) -> Vec<Routing> {
     let numbers = settings.tproxy_mark.decimal().zip(settings.tproxy_route_table.decimal());
-    if let Some((mark, table)) = numbers.filter(|(mark, table)| *mark > 0 && *table > 0) {
-        let delivery = LocalDelivery { mark, table };
-        changed |= routing("the IPv4 route of marked packets", routes::remove_delivery(Family::V4, delivery))?;
-        changed |= routing("the IPv6 route of marked packets", routes::remove_delivery(Family::V6, delivery))?;
+    let numbers = numbers.filter(|(mark, table)| *mark > 0 && *table > 0);
+    wanted_routing(true, numbers.map(|(mark, table)| LocalDelivery { mark, table }))
+}
+
+/// Adds or removes all of `list`. Returns whether anything changed.
+fn change_routing(list: Vec<Routing>, step: fn(Routing) -> Result<bool, NetlinkError>) -> Result<bool, ApplyError> {
+    let mut changed = false;
+    for what in list {
+        changed |= routing(what, step)?;
     }
     Ok(changed)
 }
 
-fn routing(what: &'static str, result: Result<bool, NetlinkError>) -> Result<bool, ApplyError> {
-    result.map_err(|source| ApplyError::Routing { what, source })
+fn routing(what: Routing, step: fn(Routing) -> Result<bool, NetlinkError>) -> Result<bool, ApplyError> {
+    step(what).map_err(|source| ApplyError::Routing { what: what.name(), source })
 }
 
 /// Looks at the calling thread's namespace and at resolv.conf, as far as `settings` need it.

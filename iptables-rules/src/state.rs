@@ -184,6 +184,11 @@ pub enum Difference {
         /// Its name.
         chain: String,
     },
+    /// An address or route that the rules rely on is not there.
+    MissingRouting {
+        /// Its name in a sentence.
+        what: &'static str,
+    },
 }
 
 impl Display for Difference {
@@ -202,6 +207,7 @@ impl Display for Difference {
             Self::UnwantedChain { table, chain } => {
                 write!(f, "chain {chain} of table {} is there but not wanted", table.as_str())
             }
+            Self::MissingRouting { what } => write!(f, "{what} is missing"),
         }
     }
 }

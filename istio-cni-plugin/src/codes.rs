@@ -3,8 +3,8 @@
 //! | Code | Meaning | Who can help |
 //! | --- | --- | --- |
 //! | 1, 4, 6, 7 | call, `CNI_ARGS` or configuration invalid | runtime or CNI list |
-//! | 5 | the kubeconfig cannot be read | the agent on this node |
-//! | 6 | the kubeconfig cannot be understood | the agent on this node |
+//! | 5 | the kubeconfig cannot be read (CHECK: 11) | the agent on this node |
+//! | 6 | the kubeconfig cannot be understood (CHECK: 11) | the agent on this node |
 //! | 8 | the network namespace is the host's, or cannot be opened | runtime |
 //! | 11 | the API server cannot be reached or fails | passes by itself, or the node's network |
 //! | 100 … | see below | |
@@ -21,3 +21,5 @@ pub const INVALID_ANNOTATION: u32 = 103;
 pub const RULES: u32 = 104;
 /// The pod needs something that this version cannot do.
 pub const UNSUPPORTED: u32 = 105;
+/// CHECK: the rules in the pod's network namespace are not those that the pod asks for.
+pub const RULES_DIFFER: u32 = 106;

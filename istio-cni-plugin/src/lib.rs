@@ -6,8 +6,10 @@
 
 mod add;
 mod apply;
+mod check;
 pub mod codes;
 pub mod config;
+mod judge;
 pub mod log;
 pub mod panic;
 pub mod plugin;

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use agent_api::paths;
+use cni::Request;
 use serde_json::{Map, Value};
 
 use file::LogFile;
@@ -59,6 +60,15 @@ impl Logger {
     /// A log at level info on stderr alone.
     pub fn to_stderr() -> Self {
         Self { threshold: Some(Level::Info), labels: Map::new(), file: None }
+    }
+
+    /// The same, with the labels of a call about one sandbox.
+    pub fn of(request: &Request) -> Self {
+        let mut log = Self::to_stderr();
+        log.label("container_id", request.container_id.as_str());
+        log.label("netns", request.netns.as_str());
+        log.label("if", request.ifname.as_str());
+        log
     }
 
     /// Takes the level from the configuration, and adds the file in `run_dir` if that directory exists.

@@ -1,13 +1,12 @@
 //! The plugin as the CNI contract sees it: which verbs do what.
 //!
-//! DEL has nothing to do: the rules go with the network namespace. CHECK, GC and STATUS have the contract's default and
-//! succeed.
+//! DEL has nothing to do: the rules go with the network namespace. GC and STATUS have the contract's default and succeed.
 
 use cni::{About, Error, Plugin, Request};
 
-use crate::add;
 use crate::config::Environment;
 use crate::pod_get::Budget;
+use crate::{add, check};
 
 /// Who we are.
 pub const ABOUT: About = About { name: agent_api::paths::PLUGIN_NAME, version: env!("CARGO_PKG_VERSION") };
@@ -35,5 +34,9 @@ impl IstioCni {
 impl Plugin for IstioCni {
     fn add(&self, request: &Request) -> Result<String, Error> {
         add::add(request, &self.environment, &self.budget)
+    }
+
+    fn check(&self, request: &Request) -> Result<(), Error> {
+        check::check(request, &self.environment, &self.budget)
     }
 }

@@ -4,8 +4,11 @@
 //! which everything is local, so that marked packets are delivered here whatever their destination. What is there
 //! already is not added again: the kernel would take a second policy rule without a word.
 
+use std::net::IpAddr;
+
 use sys::netlink::{NetlinkError, Protocol, Socket};
 
+use crate::apply::addresses::local_addresses;
 use crate::model::Family;
 use crate::nft::wire::{CREATE, DUMP, EXCL, REQUEST, Writer, find};
 
@@ -13,6 +16,7 @@ const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
+const RTM_GETROUTE: u16 = 26;
 const RTM_NEWRULE: u16 = 32;
 const RTM_DELRULE: u16 = 33;
 const RTM_GETRULE: u16 = 34;
@@ -34,6 +38,10 @@ const RT_SCOPE_HOST: u8 = 254;
 const RT_TABLE_COMPAT: u8 = 252;
 /// Size of `struct fib_rule_hdr`.
 const RULE_HEADER: usize = 12;
+/// Size of `struct rtmsg`.
+const ROUTE_HEADER: usize = 12;
+/// Place of the type in it.
+const ROUTE_TYPE: usize = 7;
 /// `lo` has this index in every network namespace.
 const LO: u32 = 1;
 const ENOENT: i32 = 2;
@@ -55,40 +63,68 @@ pub struct LocalDelivery {
     pub table: u32,
 }
 
-/// Adds `::6/128` to `lo`. Returns false when it was there.
-pub fn add_passthrough() -> Result<bool, NetlinkError> {
-    let message = passthrough(RTM_NEWADDR, CREATE | EXCL);
-    done_unless(send(message), &[EEXIST])
+/// One thing of routing that the packet rules rely on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Routing {
+    /// `::6/128` on `lo`.
+    Passthrough,
+    /// Policy rule and route of marked packets.
+    Delivery(Family, LocalDelivery),
 }
 
-/// Takes `::6/128` off `lo`. Returns false when it was not there.
-pub fn remove_passthrough() -> Result<bool, NetlinkError> {
-    done_unless(send(passthrough(RTM_DELADDR, 0)), &[EADDRNOTAVAIL, EAFNOSUPPORT, EOPNOTSUPP])
-}
-
-/// Adds the policy rule and the route. Returns false when both were there.
-pub fn add_delivery(family: Family, delivery: LocalDelivery) -> Result<bool, NetlinkError> {
-    let rule = if has_rule(family, delivery)? {
-        false
-    } else {
-        send(policy_rule(RTM_NEWRULE, CREATE | EXCL, family, delivery))?;
-        true
-    };
-    let route = done_unless(send(local_route(RTM_NEWROUTE, CREATE | EXCL, family, delivery.table)), &[EEXIST])?;
-    Ok(rule || route)
-}
-
-/// Removes the policy rule, as often as it is there, and the route. Returns false when there was neither.
-pub fn remove_delivery(family: Family, delivery: LocalDelivery) -> Result<bool, NetlinkError> {
-    let mut removed = false;
-    while has_rule(family, delivery)? {
-        removed |= done_unless(send(policy_rule(RTM_DELRULE, 0, family, delivery)), &[ENOENT])?;
+impl Routing {
+    /// Its name in a sentence.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Passthrough => "address ::6/128 on lo",
+            Self::Delivery(Family::V4, _) => "the IPv4 route of marked packets",
+            Self::Delivery(Family::V6, _) => "the IPv6 route of marked packets",
+        }
     }
-    removed |= done_unless(
-        send(local_route(RTM_DELROUTE, 0, family, delivery.table)),
-        &[ESRCH, ENOENT, EAFNOSUPPORT, EOPNOTSUPP],
-    )?;
-    Ok(removed)
+
+    /// The family it belongs to.
+    pub fn family(self) -> Family {
+        match self {
+            Self::Passthrough => Family::V6,
+            Self::Delivery(family, _) => family,
+        }
+    }
+
+    /// Whether all of it is there.
+    pub fn is_there(self) -> Result<bool, NetlinkError> {
+        match self {
+            Self::Passthrough => Ok(local_addresses()?.contains(&IpAddr::from(PASSTHROUGH))),
+            Self::Delivery(family, delivery) => Ok(has_rule(family, delivery)? && has_route(family, delivery.table)?),
+        }
+    }
+
+    /// Adds what is missing of it. Returns false when nothing was.
+    pub fn add(self) -> Result<bool, NetlinkError> {
+        let (rule, rest) = match self {
+            Self::Passthrough => (false, passthrough(RTM_NEWADDR, CREATE | EXCL)),
+            Self::Delivery(family, delivery) => {
+                let missing = !has_rule(family, delivery)?;
+                if missing {
+                    send(policy_rule(RTM_NEWRULE, CREATE | EXCL, family, delivery))?;
+                }
+                (missing, local_route(RTM_NEWROUTE, CREATE | EXCL, family, delivery.table))
+            }
+        };
+        Ok(done_unless(send(rest), &[EEXIST])? || rule)
+    }
+
+    /// Removes it, a policy rule as often as it is there. Returns false when nothing was there.
+    pub fn remove(self) -> Result<bool, NetlinkError> {
+        let Self::Delivery(family, delivery) = self else {
+            return done_unless(send(passthrough(RTM_DELADDR, 0)), &[EADDRNOTAVAIL, EAFNOSUPPORT, EOPNOTSUPP]);
+        };
+        let mut removed = false;
+        while has_rule(family, delivery)? {
+            removed |= done_unless(send(policy_rule(RTM_DELRULE, 0, family, delivery)), &[ENOENT])?;
+        }
+        let route = send(local_route(RTM_DELROUTE, 0, family, delivery.table));
+        Ok(done_unless(route, &[ESRCH, ENOENT, EAFNOSUPPORT, EOPNOTSUPP])? || removed)
+    }
 }
 
 fn passthrough(kind: u16, flags: u16) -> Writer {
@@ -143,6 +179,28 @@ fn has_rule(family: Family, delivery: LocalDelivery) -> Result<bool, NetlinkErro
             && same_family
             && value(FRA_FWMARK) == Some(delivery.mark)
             && value(FRA_TABLE) == Some(delivery.table);
+    })?;
+    Ok(found)
+}
+
+fn has_route(family: Family, table: u32) -> Result<bool, NetlinkError> {
+    let mut header = [0; ROUTE_HEADER];
+    if let Some(first) = header.first_mut() {
+        *first = number(family);
+    }
+    let mut writer = Writer::new();
+    writer.message(RTM_GETROUTE, REQUEST | DUMP, &header, |_| {});
+    let mut found = false;
+    Socket::open(Protocol::Route)?.dump(writer.bytes(), |kind, payload| {
+        let attributes = payload.get(ROUTE_HEADER..).unwrap_or_default();
+        let value =
+            |kind| find(attributes, kind).and_then(|value| value.first_chunk()).map(|it| u32::from_ne_bytes(*it));
+        // struct rtmsg: family, length of the destination's prefix, …, type.
+        let is_local_default = payload.first() == Some(&number(family))
+            && payload.get(1) == Some(&0)
+            && payload.get(ROUTE_TYPE) == Some(&RTN_LOCAL);
+        found |=
+            kind == RTM_NEWROUTE && is_local_default && value(RTA_TABLE) == Some(table) && value(RTA_OIF) == Some(LO);
     })?;
     Ok(found)
 }

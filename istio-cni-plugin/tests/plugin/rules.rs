@@ -98,6 +98,76 @@ fn a_tproxy_pod_gets_its_rules_and_routes() {
 }
 
 #[test]
+fn a_check_says_what_somebody_did_to_a_pod() {
+    if !available() {
+        return;
+    }
+    let pod = |excluded: &str| {
+        let mode = ("sidecar.istio.io/interceptionMode", "TPROXY");
+        sidecar_pod(&[mode, ("traffic.sidecar.istio.io/excludeInboundPorts", excluded)])
+    };
+    let api = api_with(pod("3306"));
+    let mut node = Node::with_agent(&api);
+    let sandbox = sandbox(&mut node);
+    assert_eq!(node.call().exit, 0);
+    let verb = |node: &mut Node, verb: &str| {
+        node.set("CNI_COMMAND", verb);
+        node.call()
+    };
+    let passes = |node: &mut Node| {
+        let outcome = verb(node, "CHECK");
+        assert_eq!((outcome.exit, outcome.stdout.as_str(), outcome.stderr.as_str()), (0, "", ""));
+    };
+    passes(&mut node);
+    for (damage, told) in [
+        (
+            "iptables-nft -t mangle -D PREROUTING -p tcp -j ISTIO_INBOUND",
+            "`-A PREROUTING -p tcp -j ISTIO_INBOUND` is missing",
+        ),
+        ("iptables-nft -t nat -I ISTIO_OUTPUT -j RETURN", "a rule that is not wanted: return"),
+        ("ip route flush table 133", "the IPv4 route of marked packets is missing"),
+        ("nft flush ruleset", "chain ISTIO_OUTPUT of table nat is missing"),
+    ] {
+        sandbox.sh(damage);
+        let before = sandbox.saved_rules();
+        let (code, message) = verb(&mut node, "CHECK").error();
+        assert!(code == 106 && message.contains("shop/web") && message.contains(told), "{damage}: {code} {message}");
+        assert_eq!(sandbox.saved_rules(), before, "a check changes nothing");
+        assert_eq!(verb(&mut node, "ADD").exit, 0, "{damage}");
+        passes(&mut node);
+    }
+    api.set_pod("shop", "web", pod("3307"));
+    let (code, message) = verb(&mut node, "CHECK").error();
+    assert!(code == 106 && message.contains("--dport 3307") && message.contains("annotations"), "{code} {message}");
+}
+
+#[test]
+fn a_check_of_a_pod_that_is_left_alone_passes_whatever_its_rules() {
+    if !available() {
+        return;
+    }
+    let api = api_with(plain_pod());
+    let mut node = Node::with_agent(&api);
+    let sandbox = sandbox(&mut node);
+    sandbox.sh("iptables-nft -t nat -N ISTIO_OUTPUT");
+    node.set("CNI_COMMAND", "CHECK");
+    assert_eq!(node.call().exit, 0);
+    node.pod("kube-system", "dns");
+    assert_eq!(node.call().exit, 0);
+    assert_eq!(api.requests().len(), 1, "an excluded namespace needs no question");
+}
+
+#[test]
+fn a_check_while_the_agent_starts_anew_asks_to_try_again() {
+    let mut node = Node::without_agent();
+    node.set("CNI_COMMAND", "CHECK");
+    let (code, message) = node.call().error();
+    assert!(code == 11 && message.contains("istio-cni-node"), "{code} {message}");
+    std::fs::write(node.kubeconfig(), "half a ").unwrap();
+    assert_eq!(node.call().error().0, 11);
+}
+
+#[test]
 fn a_namespace_without_an_address_is_told() {
     if !available() {
         return;

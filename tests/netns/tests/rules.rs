@@ -364,6 +364,32 @@ fn a_check_tells_what_somebody_did_to_the_rules() {
 }
 
 #[test]
+fn a_check_tells_which_address_and_routes_are_gone() {
+    if !available() {
+        return;
+    }
+    let sandbox = Sandbox::with_addresses(DUAL);
+    let words = || -> Vec<String> {
+        let found = sandbox.run(|| check(&everything())).unwrap();
+        found.iter().map(|(_, difference)| difference.to_string()).collect()
+    };
+    sandbox.run(|| apply(&everything())).unwrap();
+    assert_eq!(words(), [""; 0]);
+    for (damage, missing) in [
+        ("ip addr del ::6/128 dev lo", "address ::6/128 on lo is missing"),
+        ("ip rule del fwmark 1337 lookup 133", "the IPv4 route of marked packets is missing"),
+        ("ip route flush table 133", "the IPv4 route of marked packets is missing"),
+        ("ip -6 rule del fwmark 1337 lookup 133", "the IPv6 route of marked packets is missing"),
+        ("ip -6 route flush table 133", "the IPv6 route of marked packets is missing"),
+    ] {
+        sandbox.sh(damage);
+        assert_eq!(words(), [missing], "{damage}");
+        assert!(sandbox.run(|| apply(&everything())).unwrap().changed, "{damage}");
+        assert_eq!(words(), [""; 0], "{damage}");
+    }
+}
+
+#[test]
 fn a_pod_with_users_of_its_own_is_redirected_too() {
     if !available() {
         return;

@@ -184,9 +184,10 @@ pub fn tables(differences: &[Difference]) -> BTreeSet<Table> {
         | Difference::MissingRule { table, .. }
         | Difference::UnwantedRule { table, .. }
         | Difference::Order { table, .. }
-        | Difference::UnwantedChain { table, .. } => *table,
+        | Difference::UnwantedChain { table, .. } => Some(*table),
+        Difference::MissingRouting { .. } => None,
     };
-    differences.iter().map(table).collect()
+    differences.iter().filter_map(table).collect()
 }
 
 fn is_ours(name: &str) -> bool {
