@@ -22,7 +22,7 @@ pub(crate) fn check(request: &Request, environment: &Environment, budget: &Budge
 
 fn compare(request: &Request, environment: &Environment, budget: &Budget, log: &mut Logger) -> Result<(), Error> {
     let call = Call::read(request, log)?;
-    let redirect = match call.judge(environment, budget, log).map_err(passing)? {
+    let redirect = match call.judge(environment, &budget.once(), log).map_err(passing)? {
         Decision::Skip(reason) => {
             log.label("reason", reason.as_str());
             log.write(Level::Debug, "pod is left alone, there is nothing to check");

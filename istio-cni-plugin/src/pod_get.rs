@@ -52,6 +52,14 @@ impl Default for Budget {
     }
 }
 
+impl Budget {
+    /// For who can be told to ask again: one request.
+    #[must_use]
+    pub fn once(&self) -> Self {
+        Self { total: Duration::ZERO, ..self.clone() }
+    }
+}
+
 /// Reads the pod `namespace`/`name`.
 ///
 /// # Errors

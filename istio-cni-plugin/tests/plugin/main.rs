@@ -8,4 +8,5 @@ mod decisions;
 mod input;
 mod last_words;
 mod log;
+mod matrix;
 mod rules;

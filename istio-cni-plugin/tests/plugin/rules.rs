@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use testkit::api::Behaviour;
 use testkit::netns::{Sandbox, available};
 use testkit::process::Call;
 
-use crate::call::{Node, api_with, plain_pod, sidecar_pod};
+use crate::call::{Node, TOKEN, api_with, plain_pod, sidecar_pod};
 
 fn sandbox(node: &mut Node) -> Sandbox {
     let sandbox = Sandbox::with_addresses(&["10.0.0.2/24"]);
@@ -165,6 +166,11 @@ fn a_check_while_the_agent_starts_anew_asks_to_try_again() {
     assert!(code == 11 && message.contains("istio-cni-node"), "{code} {message}");
     std::fs::write(node.kubeconfig(), "half a ").unwrap();
     assert_eq!(node.call().error().0, 11);
+    // Nor does a check hold up the runtime for an API server that fails.
+    let api = api_with(plain_pod());
+    api.set_behaviour(Behaviour::Status(500));
+    node.write_kubeconfig(&api, TOKEN);
+    assert_eq!((node.call().error().0, api.requests().len()), (11, 1));
 }
 
 #[test]
