@@ -11,7 +11,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sys::original_dst::{connect_from, listen_shared, original_port};
+use sys::original_dst::{connect_from, listen_shared, original_destination};
 use thiserror::Error;
 
 /// Time between two attempts to connect.
@@ -122,7 +122,8 @@ fn listen(address: IpAddr, port: &str) -> Result<TcpListener, String> {
 /// Takes connections until the right one comes, or nobody waits any more.
 fn accept(listener: &TcpListener, wanted: u16, events: &Sender<Event>) {
     for stream in listener.incoming() {
-        let (event, done) = match stream.and_then(|stream| original_port(&stream).map(|port| (stream, port))) {
+        let (event, done) = match stream.and_then(|stream| original_destination(&stream).map(|to| (stream, to.port())))
+        {
             Ok((mut stream, port)) => {
                 // For whoever tries it by hand.
                 let _ = write!(stream, "{port}");

@@ -4,9 +4,7 @@
 //! written stops no pod.
 
 mod file;
-mod time;
 
-use std::fmt;
 use std::io::Write;
 use std::path::Path;
 use std::time::SystemTime;
@@ -14,38 +12,11 @@ use std::time::SystemTime;
 use agent_api::paths;
 use cni::Request;
 use serde_json::{Map, Value};
+use sys::log::rfc3339_micros;
 
 use file::LogFile;
 
-/// Weight of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Decisions and their inputs.
-    Debug,
-    /// The outcome.
-    Info,
-    /// Something to look at that did not stop the pod.
-    Warn,
-    /// The pod does not start.
-    Error,
-}
-
-impl Level {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Debug => "debug",
-            Self::Info => "info",
-            Self::Warn => "warn",
-            Self::Error => "error",
-        }
-    }
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+pub use sys::log::Level;
 
 /// Writes entries with the labels it was given so far.
 #[derive(Debug)]
@@ -118,7 +89,7 @@ impl Logger {
 fn entry(level: Level, now: SystemTime, message: &str, labels: &Map<String, Value>) -> String {
     let mut object = Map::new();
     object.insert("level".to_owned(), level.as_str().into());
-    object.insert("time".to_owned(), time::rfc3339_micros(now).into());
+    object.insert("time".to_owned(), rfc3339_micros(now).into());
     object.insert("msg".to_owned(), message.into());
     object.extend(labels.iter().map(|(key, value)| (key.clone(), value.clone())));
     format!("{}\n", Value::Object(object))

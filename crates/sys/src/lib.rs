@@ -1,9 +1,10 @@
-//! The only home of effects: namespaces on threads, netlink sockets, atomic files, other programs.
+//! The only home of effects: namespaces on threads, netlink sockets, atomic files, other programs, the clock of logs.
 //!
 //! Nothing here knows what a pod or a rule is. `unsafe`, namespace changes and process starts are allowed in this
 //! crate and nowhere else in the product; `make lint` checks it.
 
 pub mod file;
+pub mod log;
 pub mod netlink;
 pub mod netns;
 pub mod original_dst;

@@ -1,12 +1,13 @@
 //! TCP sockets that show where a redirected connection was meant to go.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::sys::socket::sockopt::{Ip6tOriginalDst, OriginalDst, ReuseAddr, ReusePort};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, listen, setsockopt, socket,
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, SockaddrIn6, SockaddrStorage, bind, connect, getsockopt,
+    listen, setsockopt, socket,
 };
 
 /// A listener that shares its port with others who ask for the same.
@@ -33,16 +34,15 @@ pub fn connect_from(source: IpAddr, target: SocketAddr) -> io::Result<TcpStream>
     Ok(socket.into())
 }
 
-/// The port that the peer of an accepted connection asked for, before rules redirected it.
+/// Where the peer of an accepted connection wanted to go, before rules redirected it.
 ///
 /// # Errors
 /// When connection tracking knows nothing about the connection.
-pub fn original_port(stream: &TcpStream) -> io::Result<u16> {
-    let big_endian = match stream.peer_addr()? {
-        SocketAddr::V4(_) => getsockopt(stream, OriginalDst)?.sin_port,
-        SocketAddr::V6(_) => getsockopt(stream, Ip6tOriginalDst)?.sin6_port,
-    };
-    Ok(u16::from_be(big_endian))
+pub fn original_destination(stream: &TcpStream) -> io::Result<SocketAddr> {
+    Ok(match stream.peer_addr()? {
+        SocketAddr::V4(_) => SocketAddrV4::from(SockaddrIn::from(getsockopt(stream, OriginalDst)?)).into(),
+        SocketAddr::V6(_) => SocketAddrV6::from(SockaddrIn6::from(getsockopt(stream, Ip6tOriginalDst)?)).into(),
+    })
 }
 
 fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {

@@ -9,14 +9,12 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
+use sys::original_dst::original_destination;
 
 use crate::netns::Sandbox;
 
 /// How long a client waits before it counts as refused.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// `SO_ORIGINAL_DST` and `IP6T_SO_ORIGINAL_DST`.
-const ORIGINAL_DST: i32 = 80;
 
 /// Starts a TCP server inside `sandbox` that answers every connection with `name`, the destination the client asked for,
 /// and the client's address: `NAME for 10.0.0.2:8080 from 10.0.0.3`. It ends with the test process.
@@ -43,11 +41,23 @@ fn serve(sandbox: &Sandbox, port: u16, name: &str, transparent: bool) {
         std::thread::spawn(move || {
             for mut stream in listener.incoming().filter_map(Result::ok) {
                 let peer = stream.peer_addr().map(|peer| peer.ip().to_canonical().to_string()).unwrap_or_default();
-                let asked = original_destination(&stream).or_else(|| stream.local_addr().ok());
+                let asked = original_destination(&stream).or_else(|_| stream.local_addr());
                 let asked = asked.map(|to| to.to_string()).unwrap_or_default();
                 let _ = write!(stream, "{name} for {asked} from {peer}");
             }
         });
+    }
+}
+
+/// Asserts that somebody answered, and that the answer starts so.
+///
+/// # Panics
+/// When it is not so.
+#[track_caller]
+pub fn says(answer: Result<String, String>, start: &str) {
+    match answer {
+        Ok(answer) => assert!(answer.starts_with(start), "expected `{start}…`, got `{answer}`"),
+        Err(error) => panic!("expected `{start}…`, got no answer: {error}"),
     }
 }
 
@@ -137,30 +147,6 @@ fn listen_tcp(address: SocketAddr, transparent: bool) -> TcpListener {
     bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).expect("a free port");
     listen(&fd, Backlog::new(64).expect("a backlog")).expect("a listening socket");
     TcpListener::from(fd)
-}
-
-/// Where the client wanted to go before a rule sent it here.
-fn original_destination(stream: &TcpStream) -> Option<SocketAddr> {
-    let fd = stream.as_raw_fd();
-    if stream.local_addr().ok()?.is_ipv4() {
-        let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-        get_option(fd, libc::IPPROTO_IP, &mut address)?;
-        Some(SocketAddr::new(
-            Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into(),
-            u16::from_be(address.sin_port),
-        ))
-    } else {
-        let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
-        get_option(fd, libc::IPPROTO_IPV6, &mut address)?;
-        Some(SocketAddr::new(Ipv6Addr::from(address.sin6_addr.s6_addr).into(), u16::from_be(address.sin6_port)))
-    }
-}
-
-fn get_option<T>(fd: i32, level: i32, value: &mut T) -> Option<()> {
-    let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the pointer and length describe `value`.
-    let result = unsafe { libc::getsockopt(fd, level, ORIGINAL_DST, (value as *mut T).cast(), &mut length) };
-    (result == 0).then_some(())
 }
 
 fn set_option(fd: i32, level: i32, option: i32, value: i32) -> io::Result<()> {

@@ -3,36 +3,13 @@
 //! Levels come as Istio's list `[scope:]level,…`; everything here is logged in scope `default`. A log that cannot be
 //! written does not keep rules from being applied.
 
-mod time;
-
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::time::SystemTime;
 
-/// Weight of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Details.
-    Debug,
-    /// What is done.
-    Info,
-    /// Something to look at.
-    Warn,
-    /// Why it is not done.
-    Error,
-}
-
-impl Level {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Debug => "debug",
-            Self::Info => "info",
-            Self::Warn => "warn",
-            Self::Error => "error",
-        }
-    }
-}
+pub use sys::log::Level;
+use sys::log::rfc3339_micros;
 
 /// How to log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,7 +140,7 @@ impl Log {
 }
 
 fn entry(level: Level, now: SystemTime, message: &str, json: bool) -> String {
-    let (level, time) = (level.as_str(), time::rfc3339_micros(now));
+    let (level, time) = (level.as_str(), rfc3339_micros(now));
     if json {
         format!("{{\"level\":\"{level}\",\"time\":\"{time}\",\"msg\":\"{}\"}}\n", escaped(message))
     } else {

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::time::backup_stamp;
+use sys::log::backup_stamp;
 
 /// Size in bytes above which the file becomes a backup.
 const MAX_SIZE: u64 = 10_000_000;

@@ -13,7 +13,7 @@ use iptables_rules::render::nft::transaction;
 use netns_tests::random;
 use proptest::prelude::*;
 use testkit::netns::{Sandbox, available};
-use testkit::traffic::{ask_tcp, ask_udp, serve_tcp, serve_udp};
+use testkit::traffic::{ask_tcp, ask_udp, says, serve_tcp, serve_udp};
 
 /// An ordinary user, and the proxy's.
 const APP: (u32, u32) = (1000, 1000);
@@ -362,11 +362,6 @@ fn two_at_the_same_time_leave_one_set() {
     });
     alone.run(|| apply(&captures_all(), &V6)).unwrap();
     assert_eq!(listing(&sandbox), listing(&alone));
-}
-
-fn says(answer: Result<String, String>, start: &str) {
-    let answer = answer.unwrap();
-    assert!(answer.starts_with(start), "expected `{start}…`, got `{answer}`");
 }
 
 #[test]

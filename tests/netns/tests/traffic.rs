@@ -5,7 +5,7 @@ use iptables_rules::apply::{apply, apply_plan};
 use iptables_rules::config::{OwnerGroups, Port, Selection, Settings};
 use iptables_rules::plan::Plan;
 use testkit::netns::{Sandbox, available};
-use testkit::traffic::{ask_tcp, ask_udp, serve_tcp, serve_udp};
+use testkit::traffic::{ask_tcp, ask_udp, says, serve_tcp, serve_udp};
 
 /// An ordinary user, and the proxy's.
 const APP: (u32, u32) = (1000, 1000);
@@ -59,11 +59,6 @@ fn captures_all() -> Settings {
         dual_stack: true,
         ..Settings::default()
     }
-}
-
-fn says(answer: Result<String, String>, start: &str) {
-    let answer = answer.unwrap();
-    assert!(answer.starts_with(start), "expected `{start}…`, got `{answer}`");
 }
 
 #[test]

@@ -1,6 +1,38 @@
-//! Time stamps of log entries and backups, in UTC.
+//! What every log of the product has in common: weights of entries, and time stamps in UTC.
 
+use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Weight of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Decisions and their inputs.
+    Debug,
+    /// What is done, and how it ended.
+    Info,
+    /// Something to look at that stopped nothing.
+    Warn,
+    /// Why it is not done.
+    Error,
+}
+
+impl Level {
+    /// Istio's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
 
 /// A point in time, split up.
 struct Utc {
@@ -12,14 +44,14 @@ struct Utc {
 }
 
 /// `2020-01-01T00:00:00.356374Z`: always six digits of fraction, which readers of these logs rely on.
-pub(super) fn rfc3339_micros(time: SystemTime) -> String {
+pub fn rfc3339_micros(time: SystemTime) -> String {
     let Utc { year, month, day, seconds, micros } = utc(time);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
 /// `2020-01-01T00-00-00.356`, for the name of a backup.
-pub(super) fn backup_stamp(time: SystemTime) -> String {
+pub fn backup_stamp(time: SystemTime) -> String {
     let Utc { year, month, day, seconds, micros } = utc(time);
     let (hour, minute, second, millis) = (seconds / 3600, seconds / 60 % 60, seconds % 60, micros / 1000);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}-{minute:02}-{second:02}.{millis:03}")
