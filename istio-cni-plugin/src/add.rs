@@ -76,7 +76,7 @@ fn decide_and_act(
                 );
             }
             if log.wants(Level::Debug) {
-                log.write(Level::Debug, &format!("redirect {}", serde_json::Value::Object(redirect.to_json())));
+                log.write(Level::Debug, &format!("redirect {:?}", redirect.to_texts()));
             }
             apply(&redirect, &request.netns, environment, log)?;
             Ok((result, End::Redirected))

@@ -58,7 +58,7 @@ pub fn kubeconfig(bytes: &[u8]) {
 pub fn pod(bytes: &[u8]) {
     let Ok(pod) = serde_json::from_slice::<Pod>(bytes) else { return };
     let Ok(Decision::Redirect(redirect)) = decide(&pod) else { return };
-    let _ = redirect.to_json();
+    let _ = redirect.to_texts();
     let plan = sidecar(&redirect.settings, &HostFacts { ipv6: true, ..HostFacts::default() });
     for family in Family::BOTH {
         for line in restore(plan.rules(family)) {

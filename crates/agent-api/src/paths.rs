@@ -12,6 +12,13 @@ pub const DEFAULT_RUN_DIR: &str = "/var/run/istio-cni";
 pub const KUBECONFIG_NAME: &str = "istio-cni-kubeconfig";
 /// File name of the plugin's rolling log in the run directory.
 pub const PLUGIN_LOG_NAME: &str = "istio-cni.log";
+/// File name of the socket on which the agent answers questions about pods, in the run directory. It is ours: an agent
+/// without it is one that cannot answer.
+pub const AGENT_SOCKET_NAME: &str = "agent.sock";
+/// File name of the socket that takes ambient pods, in the run directory.
+pub const EVENT_SOCKET_NAME: &str = "pluginevent.sock";
+/// File name of the socket that takes log entries, in the run directory.
+pub const LOG_SOCKET_NAME: &str = "log.sock";
 /// Prefix of the agent's own pods: the name of the DaemonSet is part of the contract with the plugin.
 pub const AGENT_POD_PREFIX: &str = "istio-cni-node-";
 
@@ -23,4 +30,19 @@ pub fn kubeconfig(run_dir: &Path) -> PathBuf {
 /// Path of the plugin's rolling log in `run_dir`.
 pub fn plugin_log(run_dir: &Path) -> PathBuf {
     run_dir.join(PLUGIN_LOG_NAME)
+}
+
+/// Path of the socket for questions in `run_dir`.
+pub fn agent_socket(run_dir: &Path) -> PathBuf {
+    run_dir.join(AGENT_SOCKET_NAME)
+}
+
+/// Path of the socket for ambient pods in `run_dir`.
+pub fn event_socket(run_dir: &Path) -> PathBuf {
+    run_dir.join(EVENT_SOCKET_NAME)
+}
+
+/// Path of the socket for log entries in `run_dir`.
+pub fn log_socket(run_dir: &Path) -> PathBuf {
+    run_dir.join(LOG_SOCKET_NAME)
 }

@@ -4,9 +4,9 @@
 //! canonical: trimmed, each item once. Whether the kernel can carry a setting out is not judged here; a literal `*`
 //! among excluded ports passes, and the rule engine refuses it.
 
+use agent_api::Redirection;
 use iptables_rules::config::values::join;
-use iptables_rules::config::{Cidr, DEFAULT_PROXY_ID, Id, Mode, Port, Selection, Settings};
-use serde_json::{Map, Value};
+use iptables_rules::config::{Cidr, DEFAULT_PROXY_ID, DEFAULT_PROXY_PORT, Id, Mode, Port, Selection, Settings};
 use thiserror::Error;
 
 use crate::decide::parse_bool;
@@ -61,21 +61,11 @@ impl Redirect {
     /// # Errors
     /// The first annotation, in Istio's order of reading, that is invalid.
     pub fn from_pod(pod: &Pod) -> Result<Self, InvalidAnnotation> {
-        let mode = read(pod, INTERCEPTION_MODE, "REDIRECT", mode)?;
-        let outbound_cidrs = read(pod, INCLUDE_OUTBOUND_IP_RANGES, "*", cidr_selection)?;
-        let outbound_cidrs_exclude = read(pod, EXCLUDE_OUTBOUND_IP_RANGES, "", cidrs)?;
-        let mut inbound_ports_exclude = read(pod, EXCLUDE_INBOUND_PORTS, DEFAULT_EXCLUDE_PORTS, ports)?;
-        inbound_ports_exclude.extend(PROXY_PORTS.map(Port::from));
-        let inbound_ports = read(pod, INCLUDE_INBOUND_PORTS, "*", port_selection)?;
-        let outbound_ports_exclude = read(pod, EXCLUDE_OUTBOUND_PORTS, DEFAULT_EXCLUDE_PORTS, ports)?;
-        let outbound_ports = read(pod, INCLUDE_OUTBOUND_PORTS, "", ports)?;
-        let exclude_interfaces = read(pod, EXCLUDE_INTERFACES, "", interfaces)?;
         let virtual_key = match pod.annotation(REROUTE_VIRTUAL_INTERFACES) {
             Some(_) => REROUTE_VIRTUAL_INTERFACES,
             None => KUBEVIRT_INTERFACES,
         };
-        let virtual_interfaces = read(pod, virtual_key, "", interfaces)?;
-
+        let text = |annotation: &str, default: &str| pod.annotation(annotation).unwrap_or(default).to_owned();
         let mut warnings = Vec::new();
         let mut flag = |variable: &'static str| {
             let Some(value) = pod.proxy_env(variable) else { return false };
@@ -84,56 +74,68 @@ impl Redirect {
                 false
             })
         };
-        let redirect_dns = flag(DNS_CAPTURE);
-        let dual_stack = flag(DUAL_STACK);
-        let drop_invalid = flag(INVALID_DROP);
-        let settings = Settings {
-            proxy_uids: vec![proxy_id(pod, |proxy| proxy.security_context.run_as_user)],
-            proxy_gids: vec![proxy_id(pod, |proxy| proxy.security_context.run_as_group)],
-            mode,
-            inbound_ports,
-            inbound_ports_exclude: unique(inbound_ports_exclude),
-            outbound_cidrs,
-            outbound_cidrs_exclude,
-            outbound_ports,
-            outbound_ports_exclude,
-            exclude_interfaces,
-            virtual_interfaces,
-            redirect_dns,
-            // A pod's DNS is captured wholly or not at all: its resolv.conf is not ours to read.
-            capture_all_dns: redirect_dns,
-            drop_invalid,
-            dual_stack,
-            ..Settings::default()
+        let texts = Redirection {
+            target_port: DEFAULT_PROXY_PORT.to_string(),
+            redirect_mode: text(INTERCEPTION_MODE, Mode::Redirect.as_str()),
+            no_redirect_uid: proxy_id(pod, |proxy| proxy.security_context.run_as_user).to_string(),
+            no_redirect_gid: proxy_id(pod, |proxy| proxy.security_context.run_as_group).to_string(),
+            include_ip_cidrs: text(INCLUDE_OUTBOUND_IP_RANGES, "*"),
+            exclude_ip_cidrs: text(EXCLUDE_OUTBOUND_IP_RANGES, ""),
+            include_inbound_ports: text(INCLUDE_INBOUND_PORTS, "*"),
+            exclude_inbound_ports: text(EXCLUDE_INBOUND_PORTS, DEFAULT_EXCLUDE_PORTS),
+            include_outbound_ports: text(INCLUDE_OUTBOUND_PORTS, ""),
+            exclude_outbound_ports: text(EXCLUDE_OUTBOUND_PORTS, DEFAULT_EXCLUDE_PORTS),
+            exclude_interfaces: text(EXCLUDE_INTERFACES, ""),
+            reroute_virtual_interfaces: text(virtual_key, ""),
+            dns_redirect: flag(DNS_CAPTURE),
+            dual_stack: flag(DUAL_STACK),
+            invalid_drop: flag(INVALID_DROP),
+            refuse_uncaptured: false,
         };
+        let mut settings = settings(&texts, virtual_key)?;
+        settings.inbound_ports_exclude.extend(PROXY_PORTS.map(Port::from));
+        settings.inbound_ports_exclude = unique(settings.inbound_ports_exclude);
         Ok(Self { settings, warnings })
     }
 
-    /// What came from the pod, lists as comma texts, under the names that Istio's plugin uses: for logs and
-    /// comparisons.
-    pub fn to_json(&self) -> Map<String, Value> {
+    /// Reads what the agent says about a pod.
+    ///
+    /// # Errors
+    /// What it says is not valid, under the name of the annotation that it would come from.
+    pub fn from_texts(texts: &Redirection) -> Result<Self, InvalidAnnotation> {
+        // No annotation sets these, so that nothing else looks at them.
+        let numbers = [
+            ("target_port", &texts.target_port, Port::new(&texts.target_port).range().is_some()),
+            ("no_redirect_uid", &texts.no_redirect_uid, Id::new(&texts.no_redirect_uid).number().is_some()),
+            ("no_redirect_gid", &texts.no_redirect_gid, Id::new(&texts.no_redirect_gid).number().is_some()),
+        ];
+        for (key, value, valid) in numbers {
+            read(key, value, |_| valid.then_some(()).ok_or_else(|| "it is not a number".to_owned()))?;
+        }
+        Ok(Self { settings: settings(texts, REROUTE_VIRTUAL_INTERFACES)?, warnings: Vec::new() })
+    }
+
+    /// What came from the pod: for the plugin, for logs and comparisons.
+    pub fn to_texts(&self) -> Redirection {
         let settings = &self.settings;
-        let texts: [(&str, String); 12] = [
-            ("target_port", settings.proxy_port.to_string()),
-            ("redirect_mode", settings.mode.as_str().to_owned()),
-            ("no_redirect_uid", join(&settings.proxy_uids)),
-            ("no_redirect_gid", join(&settings.proxy_gids)),
-            ("include_ip_cidrs", settings.outbound_cidrs.to_string()),
-            ("exclude_ip_cidrs", join(&settings.outbound_cidrs_exclude)),
-            ("include_inbound_ports", settings.inbound_ports.to_string()),
-            ("exclude_inbound_ports", join(&settings.inbound_ports_exclude)),
-            ("include_outbound_ports", join(&settings.outbound_ports)),
-            ("exclude_outbound_ports", join(&settings.outbound_ports_exclude)),
-            ("exclude_interfaces", settings.exclude_interfaces.join(",")),
-            ("reroute_virtual_interfaces", settings.virtual_interfaces.join(",")),
-        ];
-        let flags = [
-            ("dns_redirect", settings.redirect_dns),
-            ("dual_stack", settings.dual_stack),
-            ("invalid_drop", settings.drop_invalid),
-        ];
-        let texts = texts.into_iter().map(|(key, text)| (key.to_owned(), Value::from(text)));
-        texts.chain(flags.into_iter().map(|(key, flag)| (key.to_owned(), Value::from(flag)))).collect()
+        Redirection {
+            target_port: settings.proxy_port.to_string(),
+            redirect_mode: settings.mode.as_str().to_owned(),
+            no_redirect_uid: join(&settings.proxy_uids),
+            no_redirect_gid: join(&settings.proxy_gids),
+            include_ip_cidrs: settings.outbound_cidrs.to_string(),
+            exclude_ip_cidrs: join(&settings.outbound_cidrs_exclude),
+            include_inbound_ports: settings.inbound_ports.to_string(),
+            exclude_inbound_ports: join(&settings.inbound_ports_exclude),
+            include_outbound_ports: join(&settings.outbound_ports),
+            exclude_outbound_ports: join(&settings.outbound_ports_exclude),
+            exclude_interfaces: settings.exclude_interfaces.join(","),
+            reroute_virtual_interfaces: settings.virtual_interfaces.join(","),
+            dns_redirect: settings.redirect_dns,
+            dual_stack: settings.dual_stack,
+            invalid_drop: settings.drop_invalid,
+            refuse_uncaptured: false,
+        }
     }
 
     /// The annotation that made the rule engine meet `value`, a port it cannot program, if one did.
@@ -149,14 +151,45 @@ impl Redirect {
     }
 }
 
-/// Reads one annotation, or the default when it is absent.
+/// The settings that `texts` mean, in the order in which Istio reads annotations. `virtual_key` is the annotation that
+/// rerouted interfaces came from.
+fn settings(texts: &Redirection, virtual_key: &'static str) -> Result<Settings, InvalidAnnotation> {
+    let mode = read(INTERCEPTION_MODE, &texts.redirect_mode, mode)?;
+    let outbound_cidrs = read(INCLUDE_OUTBOUND_IP_RANGES, &texts.include_ip_cidrs, cidr_selection)?;
+    let outbound_cidrs_exclude = read(EXCLUDE_OUTBOUND_IP_RANGES, &texts.exclude_ip_cidrs, cidrs)?;
+    let inbound_ports_exclude = read(EXCLUDE_INBOUND_PORTS, &texts.exclude_inbound_ports, ports)?;
+    let inbound_ports = read(INCLUDE_INBOUND_PORTS, &texts.include_inbound_ports, port_selection)?;
+    let outbound_ports_exclude = read(EXCLUDE_OUTBOUND_PORTS, &texts.exclude_outbound_ports, ports)?;
+    let outbound_ports = read(INCLUDE_OUTBOUND_PORTS, &texts.include_outbound_ports, ports)?;
+    let exclude_interfaces = read(EXCLUDE_INTERFACES, &texts.exclude_interfaces, interfaces)?;
+    let virtual_interfaces = read(virtual_key, &texts.reroute_virtual_interfaces, interfaces)?;
+    Ok(Settings {
+        proxy_port: Port::new(&texts.target_port),
+        proxy_uids: vec![Id::new(&texts.no_redirect_uid)],
+        proxy_gids: vec![Id::new(&texts.no_redirect_gid)],
+        mode,
+        inbound_ports,
+        inbound_ports_exclude,
+        outbound_cidrs,
+        outbound_cidrs_exclude,
+        outbound_ports,
+        outbound_ports_exclude,
+        exclude_interfaces,
+        virtual_interfaces,
+        redirect_dns: texts.dns_redirect,
+        // A pod's DNS is captured wholly or not at all: its resolv.conf is not ours to read.
+        capture_all_dns: texts.dns_redirect,
+        drop_invalid: texts.invalid_drop,
+        dual_stack: texts.dual_stack,
+        ..Settings::default()
+    })
+}
+
 fn read<T>(
-    pod: &Pod,
     annotation: &'static str,
-    default: &str,
+    value: &str,
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<T, InvalidAnnotation> {
-    let value = pod.annotation(annotation).unwrap_or(default);
     parse(value).map_err(|reason| InvalidAnnotation { annotation, value: value.to_owned(), reason })
 }
 

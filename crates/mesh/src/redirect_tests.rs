@@ -1,4 +1,4 @@
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::*;
 
@@ -13,7 +13,11 @@ fn pod(annotations: &[(&str, &str)], proxy: Value) -> Pod {
 
 fn text(annotations: &[(&str, &str)], key: &str) -> String {
     let redirect = Redirect::from_pod(&pod(annotations, json!({}))).unwrap();
-    redirect.to_json()[key].as_str().unwrap().to_owned()
+    texts(&redirect)[key].as_str().unwrap().to_owned()
+}
+
+fn texts(redirect: &Redirect) -> Value {
+    serde_json::to_value(redirect.to_texts()).unwrap()
 }
 
 fn culprit(annotations: &[(&str, &str)]) -> &'static str {
@@ -24,7 +28,7 @@ fn culprit(annotations: &[(&str, &str)]) -> &'static str {
 fn a_pod_that_says_nothing_gets_istios_defaults() {
     let redirect = Redirect::from_pod(&pod(&[], json!({}))).unwrap();
     assert_eq!(
-        Value::Object(redirect.to_json()),
+        texts(&redirect),
         json!({"target_port": "15001", "redirect_mode": "REDIRECT", "include_ip_cidrs": "*", "exclude_ip_cidrs": "",
             "exclude_inbound_ports": "15020,15021,15090", "include_inbound_ports": "*",
             "exclude_outbound_ports": "15020", "include_outbound_ports": "", "exclude_interfaces": "",
@@ -88,7 +92,7 @@ fn of_several_invalid_annotations_the_first_in_reading_order_is_named() {
 #[test]
 fn a_wildcard_among_excluded_ports_is_kept_and_traced_back() {
     let redirect = Redirect::from_pod(&pod(&[(EXCLUDE_INBOUND_PORTS, "*")], json!({}))).unwrap();
-    assert_eq!(redirect.to_json()["exclude_inbound_ports"], "*,15020,15021,15090");
+    assert_eq!(redirect.to_texts().exclude_inbound_ports, "*,15020,15021,15090");
     assert_eq!(redirect.annotation_of_port("*"), Some(EXCLUDE_INBOUND_PORTS));
     assert_eq!(redirect.annotation_of_port("80"), None);
 }
@@ -101,11 +105,8 @@ fn user_and_group_of_the_proxy_are_independent_and_0_means_1337() {
         (json!({"runAsGroup": 9}), "1337", "9"),
         (json!(null), "1337", "1337"),
     ] {
-        let redirect = Redirect::from_pod(&pod(&[], json!({"securityContext": context}))).unwrap().to_json();
-        assert_eq!(
-            (redirect["no_redirect_uid"].as_str(), redirect["no_redirect_gid"].as_str()),
-            (Some(uid), Some(gid))
-        );
+        let redirect = Redirect::from_pod(&pod(&[], json!({"securityContext": context}))).unwrap().to_texts();
+        assert_eq!((redirect.no_redirect_uid.as_str(), redirect.no_redirect_gid.as_str()), (uid, gid));
     }
 }
 
@@ -118,4 +119,36 @@ fn a_variable_that_is_no_boolean_is_told_and_taken_for_false() {
     assert!(!redirect.settings.dual_stack && !redirect.settings.drop_invalid);
     let told: Vec<&str> = redirect.warnings.iter().map(|warning| warning.variable).collect();
     assert_eq!(told, [DUAL_STACK, INVALID_DROP]);
+}
+
+#[test]
+fn what_the_agent_says_about_a_pod_is_what_the_plugin_reads_itself() {
+    let annotations = [
+        (INTERCEPTION_MODE, "TPROXY"),
+        (INCLUDE_OUTBOUND_IP_RANGES, "10.0.0.0/8,fd00::/8"),
+        (EXCLUDE_OUTBOUND_IP_RANGES, "10.1.0.0/16"),
+        (INCLUDE_INBOUND_PORTS, "80, 443"),
+        (EXCLUDE_INBOUND_PORTS, ""),
+        (INCLUDE_OUTBOUND_PORTS, "9000"),
+        (EXCLUDE_INTERFACES, "net1"),
+        (REROUTE_VIRTUAL_INTERFACES, "tap0,tap1"),
+    ];
+    let env = json!({"env": [{"name": DNS_CAPTURE, "value": "true"}, {"name": DUAL_STACK, "value": "true"}],
+        "securityContext": {"runAsUser": 7}});
+    for pod in [pod(&annotations, env), pod(&[], json!({})), pod(&[(INCLUDE_INBOUND_PORTS, "")], json!({}))] {
+        let own = Redirect::from_pod(&pod).unwrap();
+        assert_eq!(Redirect::from_texts(&own.to_texts()).unwrap(), own);
+    }
+}
+
+#[test]
+fn half_an_answer_of_the_agent_is_no_redirection() {
+    let whole = Redirect::from_pod(&pod(&[], json!({}))).unwrap().to_texts();
+    for (part, key) in [
+        (Redirection { target_port: String::new(), ..whole.clone() }, "target_port"),
+        (Redirection { no_redirect_uid: "root".to_owned(), ..whole.clone() }, "no_redirect_uid"),
+        (Redirection { redirect_mode: String::new(), ..whole }, INTERCEPTION_MODE),
+    ] {
+        assert_eq!(Redirect::from_texts(&part).unwrap_err().annotation, key);
+    }
 }

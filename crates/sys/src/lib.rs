@@ -10,5 +10,7 @@ pub mod netns;
 pub mod original_dst;
 pub mod process;
 pub mod sandbox;
+#[cfg(all(panic = "abort", target_env = "musl"))]
+mod unwind;
 pub mod userns;
 pub mod xtables;

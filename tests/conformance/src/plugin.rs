@@ -45,7 +45,7 @@ fn decision(data: &Value) -> Outcome {
             }
             Ok(pod) => match decide(&pod) {
                 Ok(Decision::Skip(reason)) => json!({"decision": "skip", "reason": reason.as_str()}),
-                Ok(Decision::Redirect(redirect)) => json!({"decision": "redirect", "redirect": redirect.to_json()}),
+                Ok(Decision::Redirect(redirect)) => json!({"decision": "redirect", "redirect": redirect.to_texts()}),
                 Err(invalid) => {
                     json!({"decision": "error", "because": "invalid-annotation", "annotation": invalid.annotation})
                 }
@@ -71,7 +71,7 @@ fn redirect(data: &Value) -> Result<(), String> {
 
 /// Our lists are trimmed and hold each item once. Where the case has the same list as it was written, that is equal.
 fn canonical(redirect: &Redirect, want: &Value) -> Value {
-    let mut got = redirect.to_json();
+    let mut got = json!(redirect.to_texts()).as_object().cloned().unwrap_or_default();
     for (key, value) in &mut got {
         let written = want["redirect"][key].as_str().unwrap_or_default();
         let mut items: Vec<&str> = Vec::new();
