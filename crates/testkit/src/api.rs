@@ -16,43 +16,12 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 
+pub use crate::behaviour::Behaviour;
+
 /// Largest request head that is read, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 /// How long a connection may be silent before the server gives it up.
 const IDLE: Duration = Duration::from_secs(30);
-
-/// How the server treats requests.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Behaviour {
-    /// As Kubernetes does.
-    #[default]
-    Normal,
-    /// Every request is answered with this HTTP status.
-    Status(u16),
-    /// The first `n` requests from now on are answered with `status`, later ones normally.
-    FailFirst {
-        /// How many requests fail.
-        n: usize,
-        /// With which HTTP status.
-        status: u16,
-    },
-    /// The request is read and never answered.
-    Hang,
-    /// The connection is closed once the request has been read.
-    Close,
-    /// The answer is not HTTP.
-    Garbage,
-    /// 200 with a body that is not JSON.
-    BadJson,
-    /// 200 with a body that ends before its announced length.
-    Truncated,
-    /// Normal, with the body sent in chunks.
-    Chunked,
-    /// Normal, with neither length nor chunks: the end of the connection ends the body.
-    UntilClose,
-    /// 200 with a body of this many bytes.
-    Huge(usize),
-}
 
 /// One request as the server saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -232,15 +201,9 @@ fn serve(stream: TcpStream, config: Arc<ServerConfig>, state: &Mutex<State>) -> 
     let Some((request, token)) = read_head(&mut tls)? else { return Ok(()) };
 
     let (behaviour, status, body) = answer(&mut lock(state), request, token.as_deref());
-    match behaviour {
-        Behaviour::Hang => {
-            // Until the client leaves or has been silent for long.
-            while tls.read(&mut [0])? > 0 {}
-            return Ok(());
-        }
-        Behaviour::Close => {}
-        Behaviour::Garbage => tls.write_all(b"\x00\x01 this is not HTTP\r\n\r\n")?,
-        _ => write_answer(&mut tls, &behaviour, status, &body)?,
+    let content = (status, body.as_slice());
+    if !behaviour.answer(&mut tls, "application/json", content)? {
+        return Ok(());
     }
     tls.conn.send_close_notify();
     tls.flush()
@@ -283,22 +246,13 @@ fn answer(state: &mut State, mut request: Request, token: Option<&str>) -> (Beha
     state.requests.push(request.clone());
     state.seen += 1;
     let behaviour = state.behaviour.clone();
-    let forced = match behaviour {
-        Behaviour::Status(status) => Some(status),
-        Behaviour::FailFirst { n, status } if state.seen <= n => Some(status),
-        _ => None,
-    };
+    let forced = behaviour.forced_status(state.seen);
     let (status, body) = match forced {
         Some(status) => (status, status_object(status, "forced by the test")),
         None if !request.authorised => (401, status_object(401, "Unauthorized")),
         None => find_pod(state, &request),
     };
-    let body = match behaviour {
-        Behaviour::BadJson => b"{\"kind\":\"Pod\",\"metadata\":".to_vec(),
-        Behaviour::Huge(size) => vec![b' '; size],
-        _ => body.to_string().into_bytes(),
-    };
-    (behaviour, status, body)
+    (behaviour, status, body.to_string().into_bytes())
 }
 
 fn find_pod(state: &State, request: &Request) -> (u16, Value) {
@@ -327,27 +281,4 @@ fn status_object(code: u16, message: &str) -> Value {
     };
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
            "message": message, "reason": reason, "code": code})
-}
-
-fn write_answer(tls: &mut impl Write, behaviour: &Behaviour, status: u16, body: &[u8]) -> io::Result<()> {
-    let length = match behaviour {
-        Behaviour::Chunked => "Transfer-Encoding: chunked\r\n".to_owned(),
-        Behaviour::UntilClose => String::new(),
-        Behaviour::Truncated => format!("Content-Length: {}\r\n", body.len() * 2),
-        _ => format!("Content-Length: {}\r\n", body.len()),
-    };
-    let head =
-        format!("HTTP/1.1 {status} Status\r\nContent-Type: application/json\r\n{length}Connection: close\r\n\r\n");
-    tls.write_all(head.as_bytes())?;
-    if *behaviour == Behaviour::Chunked {
-        for chunk in body.chunks(100) {
-            write!(tls, "{:x}\r\n", chunk.len())?;
-            tls.write_all(chunk)?;
-            tls.write_all(b"\r\n")?;
-        }
-        tls.write_all(b"0\r\n\r\n")?;
-    } else {
-        tls.write_all(body)?;
-    }
-    tls.flush()
 }

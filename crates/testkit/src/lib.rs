@@ -1,6 +1,8 @@
 //! Stand-ins and sandboxes for tests; never part of the product.
 
+pub mod agent;
 pub mod api;
+mod behaviour;
 #[cfg(feature = "node")]
 pub mod containerd;
 #[cfg(feature = "node")]
