@@ -198,6 +198,8 @@ mod tests {
             (json!(["proxy", "sidecar", "--domain"]), None),
             (json!(["proxy"]), None),
             (json!(["istio", "router"]), None),
+            (json!(["proxy", "waypoint"]), Some(SkipReason::ProxyType)),
+            (json!(["proxy", ""]), None),
         ] {
             let mut pod = injected();
             pod["spec"]["containers"][1]["args"] = args.clone();
@@ -239,5 +241,39 @@ mod tests {
             pod["spec"]["containers"][1]["env"] = json!([{"name": DISABLE_ENVOY, "value": value}]);
             assert_eq!(reason(pod), expected, "{value}");
         }
+        // What comes from a reference is not known here and hides an earlier value.
+        let mut pod = injected();
+        pod["spec"]["containers"][1]["env"] =
+            json!([{"name": DISABLE_ENVOY, "value": "true"}, {"name": DISABLE_ENVOY, "valueFrom": {}}]);
+        assert_eq!(reason(pod), None);
+    }
+
+    #[test]
+    fn of_several_proxies_the_last_that_names_its_kind_counts() {
+        let proxies = |first: serde_json::Value, last: serde_json::Value| {
+            let mut pod = injected();
+            pod["spec"] = json!({"initContainers": [{"name": "istio-proxy", "args": first}],
+                "containers": [{"name": "istio-proxy", "args": last}]});
+            reason(pod)
+        };
+        assert_eq!(proxies(json!(["proxy", "router"]), json!(["proxy", "sidecar"])), None);
+        assert_eq!(proxies(json!(["proxy", "router"]), json!([])), Some(SkipReason::ProxyType));
+        assert_eq!(proxies(json!([]), json!(["proxy", "router"])), Some(SkipReason::ProxyType));
+    }
+
+    #[test]
+    fn the_first_reason_that_holds_is_told() {
+        // From the last row to the first: what is added comes before all that is there.
+        let mut pod = json!({"metadata": {"annotations": {"sidecar.istio.io/interceptionMode": "NONE"}},
+            "spec": {"containers": [{"name": "istio-proxy"}]}});
+        assert_eq!(reason(pod.clone()), Some(SkipReason::NoSidecarStatus));
+        pod["metadata"]["labels"] = json!({INJECT: "false"});
+        assert_eq!(reason(pod.clone()), Some(SkipReason::InjectDisabled));
+        pod["spec"]["containers"][0]["args"] = json!(["proxy", "router"]);
+        assert_eq!(reason(pod.clone()), Some(SkipReason::ProxyType));
+        pod["spec"]["containers"][0]["env"] = json!([{"name": DISABLE_ENVOY, "value": "1"}]);
+        assert_eq!(reason(pod.clone()), Some(SkipReason::DisableEnvoy));
+        pod["spec"]["initContainers"] = json!([{"name": "istio-init"}]);
+        assert_eq!(reason(pod), Some(SkipReason::HasIstioInit));
     }
 }

@@ -4,11 +4,14 @@
 //! settings of the rule engine. The plugin, the agent and repair all ask here, so that they cannot disagree. Nothing
 //! is read and nothing is done.
 
+pub mod ambient;
 pub mod decide;
 pub mod names;
 pub mod pod;
 pub mod redirect;
+pub mod selectors;
 
 pub use decide::{Decision, SkipReason, decide, decide_by_name};
-pub use pod::Pod;
+pub use pod::{Namespace, Pod};
 pub use redirect::{InvalidAnnotation, Redirect, Warning};
+pub use selectors::{InvalidSelector, Labels, Selectors};

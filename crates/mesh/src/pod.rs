@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::names::{INIT_CONTAINER, PROXY_CONTAINER, STATUS};
+use crate::ambient;
+use crate::names::{INIT_CONTAINER, PROXY_CONTAINER};
 
 /// A pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
@@ -23,14 +24,26 @@ pub struct Pod {
     pub spec: Spec,
 }
 
-/// Who a pod is.
+/// A namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct Namespace {
+    /// `Namespace`, if it is one.
+    #[serde(deserialize_with = "null_is_default")]
+    pub kind: String,
+    /// Its name and labels.
+    #[serde(deserialize_with = "null_is_default")]
+    pub metadata: Metadata,
+}
+
+/// Who a pod or namespace is.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default)]
 pub struct Metadata {
-    /// Name, unique in the namespace at any one time.
+    /// Name, unique at any one time.
     #[serde(deserialize_with = "null_is_default")]
     pub name: String,
-    /// Namespace.
+    /// Namespace; a namespace has none.
     #[serde(deserialize_with = "null_is_default")]
     pub namespace: String,
     /// Unique for all time.
@@ -57,6 +70,9 @@ pub struct Spec {
     /// Containers that run before; native sidecars are among them.
     #[serde(deserialize_with = "null_is_default")]
     pub init_containers: Vec<Container>,
+    /// Whom containers run as that do not say it themselves.
+    #[serde(deserialize_with = "null_is_default")]
+    pub security_context: SecurityContext,
 }
 
 /// A container.
@@ -89,7 +105,7 @@ pub struct EnvVar {
     pub value: String,
 }
 
-/// Whom a container runs as.
+/// Whom the containers of a pod, or one of them, run as.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SecurityContext {
@@ -128,7 +144,7 @@ impl Pod {
     /// Whether ambient mode never takes it, whatever its namespace says: it shares the node's network or was
     /// injected with a sidecar.
     pub fn never_ambient(&self) -> bool {
-        self.spec.host_network || self.annotation(STATUS).is_some()
+        ambient::never(self).is_some()
     }
 }
 
@@ -150,7 +166,7 @@ mod tests {
         for text in [
             r#"{"kind":null,"metadata":null,"spec":null}"#,
             r#"{"metadata":{"name":null,"namespace":null,"uid":null,"labels":null,"annotations":null},
-                "spec":{"hostNetwork":null,"containers":null,"initContainers":null}}"#,
+                "spec":{"hostNetwork":null,"containers":null,"initContainers":null,"securityContext":null}}"#,
         ] {
             assert_eq!(serde_json::from_str::<Pod>(text).unwrap(), absent, "{text}");
         }

@@ -15,7 +15,7 @@ use crate::names::{
     EXCLUDE_OUTBOUND_PORTS, INCLUDE_INBOUND_PORTS, INCLUDE_OUTBOUND_IP_RANGES, INCLUDE_OUTBOUND_PORTS,
     INTERCEPTION_MODE, INVALID_DROP, KUBEVIRT_INTERFACES, REROUTE_VIRTUAL_INTERFACES,
 };
-use crate::pod::{Container, Pod};
+use crate::pod::{Pod, SecurityContext};
 
 /// Health and metrics ports of the proxy, which are never captured.
 const PROXY_PORTS: [u16; 3] = [15020, 15021, 15090];
@@ -77,8 +77,8 @@ impl Redirect {
         let texts = Redirection {
             target_port: DEFAULT_PROXY_PORT.to_string(),
             redirect_mode: text(INTERCEPTION_MODE, Mode::Redirect.as_str()),
-            no_redirect_uid: proxy_id(pod, |proxy| proxy.security_context.run_as_user).to_string(),
-            no_redirect_gid: proxy_id(pod, |proxy| proxy.security_context.run_as_group).to_string(),
+            no_redirect_uid: proxy_id(pod, |context| context.run_as_user).to_string(),
+            no_redirect_gid: proxy_id(pod, |context| context.run_as_group).to_string(),
             include_ip_cidrs: text(INCLUDE_OUTBOUND_IP_RANGES, "*"),
             exclude_ip_cidrs: text(EXCLUDE_OUTBOUND_IP_RANGES, ""),
             include_inbound_ports: text(INCLUDE_INBOUND_PORTS, "*"),
@@ -270,9 +270,11 @@ fn unique<T: PartialEq>(items: Vec<T>) -> Vec<T> {
     kept
 }
 
-/// The proxy's user or group. 0 and absent both mean the default.
-fn proxy_id(pod: &Pod, of: impl Fn(&Container) -> Option<i64>) -> Id {
-    let stated = pod.proxies().filter_map(of).last();
+/// The proxy's user or group: its container's, or else the pod's, since that is then whom it really runs as. 0 and absent
+/// both mean the default.
+fn proxy_id(pod: &Pod, of: impl Fn(&SecurityContext) -> Option<i64>) -> Id {
+    let of_container = pod.proxies().filter_map(|proxy| of(&proxy.security_context)).last();
+    let stated = of_container.or_else(|| of(&pod.spec.security_context));
     let id = stated.and_then(|id| u32::try_from(id).ok()).filter(|&id| id != 0);
     Id::from(id.unwrap_or(DEFAULT_PROXY_ID))
 }

@@ -111,6 +111,38 @@ fn user_and_group_of_the_proxy_are_independent_and_0_means_1337() {
 }
 
 #[test]
+fn the_pods_user_counts_where_the_proxys_container_names_none() {
+    for (of_pod, of_proxy, uid, gid) in [
+        (json!({"runAsUser": 5, "runAsGroup": 6}), json!({}), "5", "6"),
+        (json!({"runAsUser": 5, "runAsGroup": 6}), json!({"runAsUser": 7}), "7", "6"),
+        (json!({"runAsUser": 5}), json!({"runAsUser": 0}), "1337", "1337"),
+        (json!({"runAsUser": 0, "runAsGroup": 0}), json!({}), "1337", "1337"),
+        (json!(null), json!({"runAsGroup": 9}), "1337", "9"),
+    ] {
+        let containers = json!([{"name": "app", "securityContext": {"runAsUser": 3}},
+            {"name": "istio-proxy", "securityContext": of_proxy}]);
+        let pod = json!({"spec": {"securityContext": of_pod, "containers": containers}});
+        let redirect = Redirect::from_pod(&serde_json::from_value(pod).unwrap()).unwrap().to_texts();
+        assert_eq!((redirect.no_redirect_uid.as_str(), redirect.no_redirect_gid.as_str()), (uid, gid));
+    }
+}
+
+#[test]
+fn of_several_proxies_the_last_that_says_something_counts() {
+    let pod = json!({"spec": {
+        "initContainers": [{"name": "istio-proxy", "securityContext": {"runAsUser": 5, "runAsGroup": 5},
+            "env": [{"name": DNS_CAPTURE, "value": "false"}, {"name": DUAL_STACK, "value": "true"},
+                    {"name": INVALID_DROP, "value": "true"}]}],
+        "containers": [{"name": "istio-proxy", "securityContext": {"runAsGroup": 6},
+            "env": [{"name": DNS_CAPTURE, "value": "true"}, {"name": INVALID_DROP, "valueFrom": {}}]}]}});
+    let redirect = Redirect::from_pod(&serde_json::from_value(pod).unwrap()).unwrap();
+    let texts = redirect.to_texts();
+    assert_eq!((texts.no_redirect_uid.as_str(), texts.no_redirect_gid.as_str()), ("5", "6"));
+    assert_eq!((texts.dns_redirect, texts.dual_stack, texts.invalid_drop), (true, true, false));
+    assert_eq!(redirect.warnings.len(), 1);
+}
+
+#[test]
 fn a_variable_that_is_no_boolean_is_told_and_taken_for_false() {
     let env = json!({"env": [{"name": DNS_CAPTURE, "value": "t"}, {"name": DUAL_STACK, "value": "yes"},
         {"name": INVALID_DROP, "valueFrom": {}}]});

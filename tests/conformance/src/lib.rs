@@ -3,8 +3,10 @@
 //! The cases are data: what goes in, what must come out. A kind that is not built yet is pending, and a case that names
 //! a quirk of the reference which we leave on purpose is set aside; both are counted apart and never as passed.
 
+pub mod ambient;
 pub mod cases;
 pub mod install;
+pub mod logs;
 pub mod native;
 pub mod plugin;
 pub mod sidecar;
@@ -40,6 +42,8 @@ pub fn run(case: &Case) -> Outcome {
         "sidecar" => sidecar::run(case),
         "plugin" => plugin::run(case),
         "install" => install::run(case),
+        "ambient" => ambient::run(case),
+        "logs" => logs::run(case),
         _ => pending(case),
     }
 }

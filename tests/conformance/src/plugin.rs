@@ -6,54 +6,54 @@ use iptables_rules::plan::sidecar;
 use iptables_rules::render::iptables::restore;
 use istio_cni_plugin::config::Environment;
 use istio_cni_plugin::{ABOUT, IstioCni};
-use mesh::{Decision, Pod, Redirect, decide, decide_by_name};
+use mesh::{Decision, Pod, Redirect, SkipReason, decide, decide_by_name};
 use serde_json::{Value, json};
 
 use crate::cases::Case;
-use crate::{Outcome, expect, pending};
+use crate::{Outcome, ambient, expect, pending};
 
 /// Runs one case.
 #[must_use]
 pub fn run(case: &Case) -> Outcome {
     let data = &case.data;
     match case.kind.as_str() {
-        "decide" => decision(data),
+        "decide" => decision(data).into(),
         "redirect" => redirect(data).into(),
         "iptables" => tables(data),
         "args" => args(data).into(),
         "protocol" => protocol(data).into(),
         "result" => result(data).into(),
+        "selectors" => ambient::selectors(data),
+        "event" => ambient::body(data),
         _ => pending(case),
     }
 }
 
-fn decision(data: &Value) -> Outcome {
+fn decision(data: &Value) -> Result<(), String> {
     let conf = &data["stdin"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let Ok(args) = PodArgs::parse(&text(&data["env"]["CNI_ARGS"])) else {
-        return Outcome::Failed("CNI_ARGS cannot be read".to_owned());
-    };
+    let args = PodArgs::parse(&text(&data["env"]["CNI_ARGS"])).map_err(|error| error.to_string())?;
     let excluded = crate::sidecar::lines(&conf["exclude_namespaces"]);
     let by_name = decide_by_name(&args.name, &args.namespace, &text(&conf["pod_namespace"]), &excluded);
-    let pod = || serde_json::from_value::<Pod>(data["pod"].clone()).map_err(|error| error.to_string());
-    let got = match by_name {
-        Some(reason) => json!({"decision": "skip", "reason": reason.as_str()}),
-        None => match pod() {
-            // Which pods of an ambient node are ambient is a question of its own.
-            Ok(pod) if conf["ambient_enabled"] == true && !pod.never_ambient() => {
-                return Outcome::Pending("plugin/decide, ambient".to_owned());
-            }
-            Ok(pod) => match decide(&pod) {
-                Ok(Decision::Skip(reason)) => json!({"decision": "skip", "reason": reason.as_str()}),
-                Ok(Decision::Redirect(redirect)) => json!({"decision": "redirect", "redirect": redirect.to_texts()}),
-                Err(invalid) => {
-                    json!({"decision": "error", "because": "invalid-annotation", "annotation": invalid.annotation})
-                }
-            },
-            Err(fault) => return Outcome::Failed(fault),
-        },
+    let skip = |reason: SkipReason| json!({"decision": "skip", "reason": reason.as_str()});
+    if let Some(reason) = by_name {
+        return expect("decision", &data["expect"], &skip(reason));
+    }
+    let pod: Pod = serde_json::from_value(data["pod"].clone()).map_err(|error| error.to_string())?;
+    if conf["ambient_enabled"] == true && ambient::of_decision(data, &pod)? {
+        // What the agent answers, and what then becomes of the pod, is tested with the plugin itself.
+        let mut want = data["expect"].clone();
+        let told = ["agent_answers", "result"].map(|key| want.as_object_mut().and_then(|want| want.remove(key)));
+        expect("an answer of the agent", &true, &told.iter().all(Option::is_some))?;
+        let event = ambient::event_of_decision(data, &args.name, &args.namespace)?;
+        return expect("decision", &want, &json!({"decision": "ambient-event", "event": event}));
+    }
+    let got = match decide(&pod) {
+        Ok(Decision::Skip(reason)) => skip(reason),
+        Ok(Decision::Redirect(redirect)) => json!({"decision": "redirect", "redirect": redirect.to_texts()}),
+        Err(invalid) => json!({"decision": "error", "because": "invalid-annotation", "annotation": invalid.annotation}),
     };
-    expect("decision", &data["expect"], &got).into()
+    expect("decision", &data["expect"], &got)
 }
 
 fn mapped(pod: &Value) -> Result<Result<Redirect, String>, String> {
