@@ -6,7 +6,6 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -113,7 +112,7 @@ impl Containerd {
         let log = work.logs().join("containerd.log");
         let child = spawn(&directory, &log)?;
         let keeper = child.id();
-        let node = Self { killer: Killer { keeper: Arc::new(Mutex::new(child)) }, keeper, directory, log };
+        let node = Self { killer: Killer::of(child), keeper, directory, log };
         work.record(keeper).map_err(|source| ContainerdError::Prepare { path: work.path().to_owned(), source })?;
         node.wait_until_it_answers()?;
         Ok(node)
@@ -155,30 +154,12 @@ impl Containerd {
     /// # Errors
     /// When `ctr` fails or the runtime does not show the image.
     pub fn import(&self, cri: &Cri, archive: &Path, reference: &str) -> Result<(), ContainerdError> {
-        let archive = archive.display().to_string();
-        self.ctr(&["images", "import", &archive])?;
-        // From 1.7 on the kubelet's interface only sees images with this label when they came another way.
-        self.ctr(&["images", "label", reference, "io.cri-containerd.image=managed"])?;
-        let deadline = Instant::now() + PATIENCE;
-        while !cri.has_image(reference)? {
-            if Instant::now() > deadline {
-                return Err(ContainerdError::NoImage(reference.to_owned()));
-            }
-            std::thread::sleep(PAUSE);
-        }
-        Ok(())
+        import(Path::new("ctr"), &self.socket(), cri, archive, reference)
     }
 
     /// A handle that ends the node from another thread.
     pub fn killer(&self) -> Killer {
         self.killer.clone()
-    }
-
-    fn ctr(&self, arguments: &[&str]) -> Result<Output, ContainerdError> {
-        let socket = self.socket().display().to_string();
-        let mut command = Command::new("ctr");
-        command.args(["--address", &socket, "--namespace", IMAGE_NAMESPACE]).args(arguments);
-        run(command, &format!("ctr {}", arguments.join(" ")))
     }
 
     fn wait_until_it_answers(&self) -> Result<(), ContainerdError> {
@@ -214,6 +195,11 @@ impl Drop for Containerd {
 }
 
 impl Killer {
+    /// For a node whose first process is the child of `keeper`.
+    pub fn of(keeper: Child) -> Self {
+        Self { keeper: Arc::new(Mutex::new(keeper)) }
+    }
+
     /// Ends the node and all that runs in it, and waits for it.
     pub fn kill(&self) {
         let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
@@ -232,10 +218,35 @@ impl Killer {
         drop(keeper.wait());
     }
 
-    fn ended(&self) -> Option<String> {
+    /// How the node ended, when it has ended.
+    pub fn ended(&self) -> Option<String> {
         let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
         keeper.try_wait().ok().flatten().map(|status| status.to_string())
     }
+}
+
+/// Loads an image into the containerd at `socket` by its client `ctr`, and waits until pods can use it.
+///
+/// # Errors
+/// As [`Containerd::import`].
+pub fn import(ctr: &Path, socket: &Path, cri: &Cri, archive: &Path, reference: &str) -> Result<(), ContainerdError> {
+    let (socket, archive) = (socket.display().to_string(), archive.display().to_string());
+    let call = |arguments: &[&str]| {
+        let mut command = Command::new(ctr);
+        command.args(["--address", &socket, "--namespace", IMAGE_NAMESPACE]).args(arguments);
+        run(command, &format!("ctr {}", arguments.join(" ")))
+    };
+    call(&["images", "import", &archive])?;
+    // From 1.7 on the kubelet's interface only sees images with this label when they came another way.
+    call(&["images", "label", reference, "io.cri-containerd.image=managed"])?;
+    let deadline = Instant::now() + PATIENCE;
+    while !cri.has_image(reference)? {
+        if Instant::now() > deadline {
+            return Err(ContainerdError::NoImage(reference.to_owned()));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
 }
 
 fn socket(directory: &Path) -> PathBuf {
@@ -250,11 +261,26 @@ fn cni_bin(directory: &Path) -> PathBuf {
     directory.join("node/opt/cni/bin")
 }
 
+/// Copies the basic CNI plugins of this machine to `bin`.
+///
+/// # Errors
+/// Names the plugin that is not installed.
+pub fn install_plugins(bin: &Path) -> Result<(), ContainerdError> {
+    for plugin in PLUGINS {
+        let mut candidates = PLUGIN_DIRECTORIES.iter().map(|dir| Path::new(dir).join(plugin));
+        let installed = candidates.find(|path| path.exists()).ok_or(ContainerdError::NoPlugin(plugin))?;
+        let copy = bin.join(plugin);
+        fs::copy(installed, &copy).map_err(failed(&copy))?;
+    }
+    Ok(())
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> ContainerdError + use<> {
+    let path = path.to_owned();
+    move |source| ContainerdError::Prepare { path, source }
+}
+
 fn prepare(directory: &Path) -> Result<(), ContainerdError> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| ContainerdError::Prepare { path, source }
-    };
     if let Some(hidden) = REPLACED.into_iter().find(|hidden| directory.starts_with(hidden)) {
         return Err(ContainerdError::Hidden { path: directory.to_owned(), hidden });
     }
@@ -262,13 +288,9 @@ fn prepare(directory: &Path) -> Result<(), ContainerdError> {
     for wanted in [&directory.join("containerd"), &cni_config(directory), &bin] {
         fs::create_dir_all(wanted).map_err(failed(wanted))?;
     }
-    for plugin in PLUGINS {
-        let mut candidates = PLUGIN_DIRECTORIES.iter().map(|dir| Path::new(dir).join(plugin));
-        let installed = candidates.find(|path| path.exists()).ok_or(ContainerdError::NoPlugin(plugin))?;
-        let link = bin.join(plugin);
-        symlink(installed, &link).map_err(failed(&link))?;
-    }
-    for (name, text) in [("containerd.toml", config(directory)), ("node.sh", NODE_SCRIPT.to_owned())] {
+    install_plugins(&bin)?;
+    let scripts = [("node.sh", NODE_SCRIPT.to_owned()), ("network.sh", NETWORK_SCRIPT.to_owned())];
+    for (name, text) in scripts.into_iter().chain([("containerd.toml", config(directory))]) {
         let path = directory.join(name);
         fs::write(&path, text).map_err(failed(&path))?;
     }
@@ -276,6 +298,8 @@ fn prepare(directory: &Path) -> Result<(), ContainerdError> {
 }
 
 const NODE_SCRIPT: &str = include_str!("containerd/node.sh");
+/// Shell text that gives a fresh node its network, and the machine outside the cluster. It is sourced.
+pub const NETWORK_SCRIPT: &str = include_str!("containerd/network.sh");
 
 fn spawn(directory: &Path, log: &Path) -> Result<Child, ContainerdError> {
     let log_failed = |source| ContainerdError::Prepare { path: log.to_owned(), source };

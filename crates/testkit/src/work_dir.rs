@@ -42,6 +42,11 @@ impl Process {
         Self::of(id)
     }
 
+    /// Its id, as this process sees it.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
     /// Whether it still runs.
     pub fn is_alive(&self) -> bool {
         Self::of(self.id).as_ref() == Some(self)

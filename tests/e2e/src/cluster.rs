@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use agent_api::paths;
+use sys::netns::Netns;
 use testkit::api::ApiServer;
 use testkit::containerd::{API_ADDRESS, Containerd, OUTSIDE_ADDRESSES};
 use testkit::cri::Cri;
@@ -96,8 +97,7 @@ impl Cluster {
 
     /// Addresses of the web server outside the cluster, one for each family that pods have.
     pub fn outside_servers(&self) -> Vec<SocketAddr> {
-        let addresses = OUTSIDE_ADDRESSES.iter().filter_map(|address| address.parse::<IpAddr>().ok());
-        addresses.filter(|ip| ip.is_ipv4() || self.ipv6).map(|ip| SocketAddr::new(ip, OUTSIDE_PORT)).collect()
+        outside_servers(self.ipv6)
     }
 
     fn parts(
@@ -108,11 +108,7 @@ impl Cluster {
         let node = Containerd::start(work)?;
         started(&node);
         let cri = Cri::new(&node.socket())?;
-        let list = node.cni_config().join("10-demo.conflist");
-        fs::write(&list, primary_list(work.path(), ipv6)).map_err(Failure::system("write the CNI list"))?;
-        fs::set_permissions(&list, fs::Permissions::from_mode(0o640)).map_err(Failure::system("write the CNI list"))?;
-        let foreign = node.cni_config().join("99-other.conflist.disabled");
-        fs::write(&foreign, "not JSON, and none of our business\n").map_err(Failure::system("write a foreign file"))?;
+        write_lists(&node.cni_config(), &work.path().join("node/ipam"), ipv6)?;
         fs::create_dir_all(run_dir(work)).map_err(Failure::system("create the run directory"))?;
 
         let Ok(api_address) = format!("{API_ADDRESS}:{API_PORT}").parse::<SocketAddr>() else {
@@ -126,12 +122,38 @@ impl Cluster {
         let volume = ServiceAccountVolume::create(&directory, FIRST_TOKEN, api.ca_pem(), AGENT_NAMESPACE);
         let service_account = volume.map_err(Failure::system("write the service account volume"))?;
 
-        let listener = node.outside()?.run(|| e2e_guest::listen(OUTSIDE_PORT))?;
-        let listener = listener.map_err(Failure::system("listen outside the cluster"))?;
-        // It ends with the process: nothing of it is left on the machine.
-        std::thread::spawn(move || drop(e2e_guest::serve(&listener)));
+        serve_outside(&node.outside()?)?;
         Ok((api, node, cri, service_account))
     }
+}
+
+/// Gives a node its primary network as it is before Istio comes: a list, and a file that is none of our business.
+///
+/// # Errors
+/// When they cannot be written.
+pub fn write_lists(cni_config: &Path, data: &Path, ipv6: bool) -> Result<(), Failure> {
+    let list = cni_config.join("10-demo.conflist");
+    fs::write(&list, primary_list(data, ipv6)).map_err(Failure::system("write the CNI list"))?;
+    fs::set_permissions(&list, fs::Permissions::from_mode(0o640)).map_err(Failure::system("write the CNI list"))?;
+    let foreign = cni_config.join("99-other.conflist.disabled");
+    fs::write(&foreign, "not JSON, and none of our business\n").map_err(Failure::system("write a foreign file"))
+}
+
+/// Starts the web server on the machine outside. It ends with the process: nothing of it is left on the machine.
+///
+/// # Errors
+/// When its port is taken.
+pub fn serve_outside(outside: &Netns) -> Result<(), Failure> {
+    let listener = outside.run(|| e2e_guest::listen(OUTSIDE_PORT))?;
+    let listener = listener.map_err(Failure::system("listen outside the cluster"))?;
+    std::thread::spawn(move || drop(e2e_guest::serve(&listener)));
+    Ok(())
+}
+
+/// Addresses of the web server outside, one for each family that pods have.
+pub fn outside_servers(ipv6: bool) -> Vec<SocketAddr> {
+    let addresses = OUTSIDE_ADDRESSES.iter().filter_map(|address| address.parse::<IpAddr>().ok());
+    addresses.filter(|ip| ip.is_ipv4() || ipv6).map(|ip| SocketAddr::new(ip, OUTSIDE_PORT)).collect()
 }
 
 fn run_dir(work: &WorkDir) -> PathBuf {
@@ -139,8 +161,8 @@ fn run_dir(work: &WorkDir) -> PathBuf {
 }
 
 /// A valid list that no JSON printer would write: tabs, blanks before colons, a number beyond 64 bits, escapes, letters
-/// beyond ASCII, an unknown key in every place, and no line break at the end.
-fn primary_list(work: &Path, ipv6: bool) -> String {
+/// beyond ASCII, an unknown key in every place, and no line break at the end. `data` is where addresses are remembered.
+fn primary_list(data: &Path, ipv6: bool) -> String {
     let ipv6_range = if ipv6 { ",\n\t\t\t\t\t[ {\"subnet\":\"fd00:244:7::/64\"} ]" } else { "" };
     let ipv6_route = if ipv6 { ", { \"dst\" : \"::/0\" }" } else { "" };
     format!(
@@ -151,7 +173,7 @@ fn primary_list(work: &Path, ipv6: bool) -> String {
          \t\t\t\t\"ranges\": [ [ {{\"subnet\":\"10.244.7.0/24\"}} ]{ipv6_range} ],\n\
          \t\t\t\t\"routes\": [ {{ \"dst\" : \"0.0.0.0/0\" }}{ipv6_route} ] }} }}\n\
          \t,\t{{\"type\":\"portmap\",\"capabilities\":{{\"portMappings\":true}},\"x-a\\/b\":[1E3,-0.0,null ]}}\n\t]\n}}",
-        data = work.join("node/ipam").display(),
+        data = data.display(),
     )
 }
 

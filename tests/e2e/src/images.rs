@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use agent_api::paths::{IPTABLES_NAME, PLUGIN_NAME};
-use testkit::containerd::{Containerd, PAUSE_IMAGE};
-use testkit::cri::Cri;
+use testkit::containerd::PAUSE_IMAGE;
 use testkit::image::Image;
 
 use crate::failure::Failure;
@@ -19,6 +18,8 @@ pub const APP_IMAGE: &str = "local.test/app:1";
 pub const APP_PROGRAM: &str = "/guest";
 /// Where Envoy is in its image.
 pub const ENVOY_PROGRAM: &str = "/usr/local/bin/envoy";
+/// Where our guest is in the image with Envoy: it takes the command lines that Istio's injector writes.
+pub const PROXY_ENTRY: &str = "/usr/local/bin/pilot-agent";
 /// Where the agent is in its image.
 pub const AGENT_PROGRAM: &str = "/usr/local/bin/install-cni";
 
@@ -55,11 +56,11 @@ impl Programs {
         Ok(Self { binaries, envoy, guest: find_guest()? })
     }
 
-    /// Makes the images in `directory` and loads them into the node.
+    /// Makes the images in `directory` and gives each archive with its reference to `import`.
     ///
     /// # Errors
     /// Names the image or the file.
-    pub fn load(&self, node: &Containerd, cri: &Cri, directory: &Path) -> Result<(), Failure> {
+    pub fn load(&self, directory: &Path, import: impl Fn(&Path, &str) -> Result<(), Failure>) -> Result<(), Failure> {
         let binary = |name: &str| self.binaries.join(name);
         let in_image = |name: &str| format!("/opt/cni/bin/{name}");
         let mut pause = Image::of(PAUSE_IMAGE, &[(&self.guest, "/pause")]);
@@ -67,7 +68,15 @@ impl Programs {
         let images = [
             pause,
             Image::of(APP_IMAGE, &[(&self.guest, APP_PROGRAM)]),
-            Image::of(ENVOY_IMAGE, &[(&self.envoy, ENVOY_PROGRAM)]).with_libraries_of(&self.envoy)?,
+            Image::of(
+                ENVOY_IMAGE,
+                &[
+                    (&self.guest, PROXY_ENTRY),
+                    (&self.envoy, ENVOY_PROGRAM),
+                    (&binary(IPTABLES_NAME), "/usr/local/bin/istio-iptables"),
+                ],
+            )
+            .with_libraries_of(&self.envoy)?,
             Image::of(
                 AGENT_IMAGE,
                 &[
@@ -80,7 +89,7 @@ impl Programs {
         for image in &images {
             let archive = directory.join("image.tar");
             image.write(&archive)?;
-            node.import(cri, &archive, &image.reference)?;
+            import(&archive, &image.reference)?;
             std::fs::remove_file(&archive).map_err(Failure::system("remove the image's archive"))?;
         }
         Ok(())

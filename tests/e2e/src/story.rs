@@ -51,7 +51,9 @@ impl Story<'_> {
     /// The first thing that is not as it must be.
     pub fn tell(&self, programs: &Programs, keep: bool) -> Result<(), Failure> {
         let node = &self.cluster.node;
-        programs.load(node, &self.cluster.cri, self.cluster.work.path())?;
+        programs.load(self.cluster.work.path(), |archive, reference| {
+            Ok(node.import(&self.cluster.cri, archive, reference)?)
+        })?;
         self.progress.say("images: pause, application, Envoy, istio-cni");
         let lists_before = Snapshot::of(&node.cni_config())?;
         let plugins_before = Snapshot::of(&node.cni_bin())?;

@@ -4,31 +4,16 @@
 //! shows who serves their traffic, rotates the token, uninstalls, and removes what it made, also when interrupted.
 //! Needs root and what `make demo` prepares. With `--keep` the node stays until Ctrl-C.
 
-mod agent;
-mod cluster;
-mod failure;
-mod images;
-mod interrupt;
-mod mesh_pods;
-mod plugin_log;
-mod pods;
-mod report;
-mod snapshot;
-mod story;
-mod traffic;
-
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
+use e2e::cluster::Cluster;
+use e2e::failure::Failure;
+use e2e::images::Programs;
+use e2e::interrupt::Interrupt;
+use e2e::report::Progress;
+use e2e::run::{explained, must_be_root};
+use e2e::story::Story;
 use testkit::work_dir::WorkDir;
-
-use cluster::Cluster;
-use failure::Failure;
-use images::Programs;
-use interrupt::Interrupt;
-use report::Progress;
-use story::Story;
 
 /// Beginning of the name of the demo's directory among temporary files.
 const WORK_PREFIX: &str = "istio-cni-demo";
@@ -61,10 +46,7 @@ fn main() -> ExitCode {
 }
 
 fn run(progress: &Progress, keep: bool) -> Result<(), Failure> {
-    let me = fs::metadata("/proc/self").map_err(Failure::system("look at ourselves"))?;
-    if me.uid() != 0 {
-        return Failure::unexpected("namespaces and a container runtime need root: run it as root");
-    }
+    must_be_root()?;
     let interrupt = Interrupt::listen()?;
     let programs = Programs::find()?;
     let work = WorkDir::create(WORK_PREFIX).map_err(Failure::system("make a temporary directory"))?;
@@ -83,15 +65,4 @@ fn run(progress: &Progress, keep: bool) -> Result<(), Failure> {
         cluster.collect_evidence();
         explained(&cluster.work, &interrupt, failure)
     })
-}
-
-/// After a signal every call fails: then the signal is the reason. Otherwise the logs are kept.
-fn explained(work: &WorkDir, interrupt: &Interrupt, failure: Failure) -> Failure {
-    if interrupt.asked() {
-        return Failure::Interrupted;
-    }
-    match work.keep_logs() {
-        Ok(Some(logs)) => Failure::Unexpected(format!("{failure}\nThe logs are kept in {}", logs.display())),
-        Ok(None) | Err(_) => failure,
-    }
 }
