@@ -12,7 +12,7 @@ use tokio::task::JoinError;
 use crate::config::Config;
 use crate::health::{self, Health};
 use crate::install::pass::{Installer, QUICK_LOOK};
-use crate::shutdown::clean_up;
+use crate::shutdown::{self, Fate, Question};
 use crate::watch::Watch;
 
 /// Why the agent ended badly.
@@ -24,16 +24,23 @@ pub enum AppError {
 }
 
 /// The agent of one node.
-#[derive(Debug)]
 pub struct App {
     config: Arc<Config>,
     health: Arc<Health>,
+    question: Option<Question>,
 }
 
 impl App {
     /// With settings that were checked.
     pub fn new(config: Config) -> Self {
-        Self { config: Arc::new(config), health: Arc::new(Health::default()) }
+        Self { config: Arc::new(config), health: Arc::new(Health::default()), question: None }
+    }
+
+    /// Whom to ask at the end whether it is one for good.
+    #[must_use]
+    pub fn asking(mut self, question: Question) -> Self {
+        self.question = Some(question);
+        self
     }
 
     /// What is known about the node; shared with the running agent.
@@ -41,7 +48,8 @@ impl App {
         Arc::clone(&self.health)
     }
 
-    /// Keeps the node installed until `end` is ready, then uninstalls. `bound` is told where health is served.
+    /// Keeps the node installed until `end` is ready; then uninstalls, if it is an end for good. `bound` is told where
+    /// health is served.
     ///
     /// # Errors
     /// [`AppError`]; the node is then left as it is.
@@ -52,7 +60,7 @@ impl App {
     ) -> Result<T, AppError> {
         let serving = tokio::spawn(health::serve(self.health(), self.config.health, bound));
         let dirs = &self.config.dirs;
-        let watched = dirs.binaries_to.iter().chain([&dirs.cni, &dirs.service_account]).cloned();
+        let watched = dirs.binaries_to.iter().chain([&dirs.cni, &dirs.service_account, &dirs.run]).cloned();
         let mut watch = Watch::new(watched);
         let mut installer = Installer::new(Arc::clone(&self.config), self.health());
         tokio::pin!(end);
@@ -69,9 +77,10 @@ impl App {
                 () = tokio::time::sleep(pause.max(Duration::from_millis(10))) => {}
             }
         };
-        self.health.not_ready("the agent is ending");
+        self.health.missing_part("agent", "it is ending");
         let config = Arc::clone(&self.config);
-        tokio::task::spawn_blocking(move || clean_up(&config)).await?;
+        let fate = Fate::learn(&config, self.question).await;
+        tokio::task::spawn_blocking(move || shutdown::conclude(&config, &fate)).await?;
         serving.abort();
         Ok(ended)
     }

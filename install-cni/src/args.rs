@@ -187,11 +187,10 @@ const FLAGS_WITHOUT_EFFECT: [&str; 19] = [
     "ctrlz_address",
 ];
 /// Variables without effect in this version that have no flag.
-const VARIABLES_WITHOUT_EFFECT: [&str; 9] = [
+const VARIABLES_WITHOUT_EFFECT: [&str; 8] = [
     "AMBIENT_ENABLEMENT_SELECTOR",
     "AMBIENT_DNS_CAPTURE",
     "AMBIENT_IPV6",
-    "AMBIENT_DISABLE_SAFE_UPGRADE",
     "AMBIENT_RECONCILE_POD_RULES_ON_STARTUP",
     "FORCE_IPTABLES_BINARY",
     "REPAIR_REPAIR_PODS",
@@ -286,11 +285,14 @@ impl Args {
             dirs,
             conf_name: Some(text(flags.cni_conf_name, "CNI_CONF_NAME", "")).filter(|name| !name.is_empty()),
             chained: switch(flags.chained_cni_plugin, "CHAINED_CNI_PLUGIN", true),
+            owned: None,
             conf_mode: if group_read { 0o640 } else { 0o600 },
             kubeconfig_mode: mode.map_or(0o600, |mode| u32::try_from(mode & 0o7777).unwrap_or(0o600)),
             kubeconfig,
             plugin,
             health: (std::net::Ipv6Addr::UNSPECIFIED, HEALTH_PORT).into(),
+            always_clean_up: lenient_bool(&plain("AMBIENT_DISABLE_SAFE_UPGRADE")),
+            node_name: plain("NODE_NAME"),
         };
         Run { config, log, warnings, notes }
     }

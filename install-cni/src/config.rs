@@ -11,6 +11,7 @@ use agent_api::paths::DEFAULT_RUN_DIR;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::install::choose::STANDALONE_NAME;
 use crate::install::kubeconfig::Source;
 
 /// Where the image has the binaries.
@@ -21,6 +22,8 @@ pub const BINARIES_TO: &str = "/host/opt/cni/bin";
 pub const CNI_DIR: &str = "/host/etc/cni/net.d";
 /// Where kubelet mounts token and CA certificates.
 pub const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Name of the configuration file of our own, unless told otherwise.
+pub const OWNED_NAME: &str = "02-istio-cni.conflist";
 /// Port of `/healthz` and `/readyz`.
 pub const HEALTH_PORT: u16 = 8000;
 /// Version of the stand-alone configuration file.
@@ -87,6 +90,8 @@ pub struct Config {
     pub conf_name: Option<String>,
     /// Join an existing configuration, or write one of our own.
     pub chained: bool,
+    /// Name of a file of our own that copies the network's configuration, if we are to have one. In chained mode only.
+    pub owned: Option<String>,
     /// Mode of configuration files that we create.
     pub conf_mode: u32,
     /// Mode of the kubeconfig.
@@ -97,6 +102,10 @@ pub struct Config {
     pub plugin: PluginConfig,
     /// Where `/healthz` and `/readyz` are served.
     pub health: SocketAddr,
+    /// Uninstall at every end, without asking whether it is one for good.
+    pub always_clean_up: bool,
+    /// Name of the node.
+    pub node_name: String,
 }
 
 impl Config {
@@ -128,6 +137,11 @@ impl Config {
     pub fn element(&self) -> Map<String, Value> {
         // Numbers that JSON cannot express are the only possible error, and there is none.
         self.plugin.element(None).unwrap_or_default()
+    }
+
+    /// The name of the file of stand-alone mode.
+    pub fn standalone_name(&self) -> &str {
+        self.conf_name.as_deref().unwrap_or(STANDALONE_NAME)
     }
 
     /// The whole file of stand-alone mode.

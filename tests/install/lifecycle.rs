@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use agent_api::Kubeconfig;
+use install_cni::install::uninstall::uninstall;
+use install_cni::shutdown::Answer;
 use node::{LIST, NETWORK, Node, PLUGIN, eventually, identity, replace};
 
 #[test]
@@ -187,6 +189,39 @@ fn on_a_new_node_nothing_is_written_before_the_network_agent_has_come() {
 }
 
 #[test]
+fn a_restart_leaves_plugin_list_and_kubeconfig_and_the_successor_writes_nothing() {
+    let mut node = Node::new();
+    node.config.always_clean_up = false;
+    node.write("10-net.conflist", LIST);
+    let files = [node.plugin(), node.list("10-net.conflist"), node.kubeconfig()];
+    let mut before = None;
+    for answer in [Some(Answer::Wanted), Some(Answer::Status(500)), Some(Answer::None("no route".to_owned())), None] {
+        let agent = node.start_with_answer(answer);
+        agent.becomes_ready();
+        let now = files.each_ref().map(|path| identity(path));
+        assert_eq!(*before.get_or_insert(now), now);
+        agent.stop();
+        assert_eq!(files.each_ref().map(|path| identity(path)), now, "it stays");
+    }
+}
+
+#[test]
+fn an_uninstall_is_known_by_the_answer_of_the_api_server() {
+    for answer in [Answer::Going, Answer::NotHere, Answer::Status(404), Answer::Status(401), Answer::Status(403)] {
+        let mut node = Node::new();
+        node.config.always_clean_up = false;
+        node.write("10-net.conflist", LIST);
+        let before = node.picture();
+        let agent = node.start_with_answer(Some(answer));
+        agent.becomes_ready();
+        agent.stop();
+        assert_eq!(node.picture(), before);
+        assert!(!node.plugin().exists() && !node.kubeconfig().exists());
+        assert_eq!(std::fs::read_dir(&node.config.dirs.run).unwrap().count(), 0);
+    }
+}
+
+#[test]
 fn an_end_while_waiting_leaves_nothing_either() {
     let node = Node::new();
     let agent = node.start();
@@ -228,16 +263,28 @@ fn no_list_ever_names_a_plugin_that_is_not_there() {
 fn the_plugin_of_another_installation_is_not_removed() {
     let node = Node::new();
     node.write("10-net.conflist", LIST);
-    let agent = node.start_ready();
-    // The image of a newer agent, which does not run yet when this one ends.
-    std::fs::remove_dir_all(&node.config.dirs.binaries_from).unwrap();
-    std::fs::create_dir(&node.config.dirs.binaries_from).unwrap();
+    node.pass_once();
+    // That of a newer agent, which has written it just before this one ends.
+    replace(&node.plugin(), "newer");
+    assert_eq!(uninstall(&node.config), [""; 0]);
+    assert_eq!(std::fs::read_to_string(node.plugin()).unwrap(), "newer");
+    assert!(!node.plugin().with_file_name("istio-iptables").exists());
+}
+
+#[test]
+fn the_plugin_of_an_older_version_of_ours_is_removed_because_the_journal_knows_it() {
+    let mut node = Node::new();
+    node.write("10-net.conflist", LIST);
+    node.pass_once();
     std::fs::write(node.config.dirs.binaries_from.join("istio-cni"), "newer").unwrap();
-    let config = node.config.clone();
-    let errors = install_cni::install::uninstall::uninstall(&config);
-    assert_eq!(errors, [""; 0]);
-    assert!(node.plugin().exists(), "its content is not what we would install, so it is not ours");
-    drop(agent);
+    // Other settings too: the list was edited in one directory, and now another one is in use.
+    let elsewhere = node.root.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let before = std::mem::replace(&mut node.config.dirs.cni, elsewhere);
+    assert_eq!(uninstall(&node.config), [""; 0]);
+    assert!(!node.plugin().exists());
+    assert_eq!(std::fs::read_to_string(before.join("10-net.conflist")).unwrap(), LIST);
+    assert_eq!(std::fs::read_dir(&node.config.dirs.run).unwrap().count(), 0, "the journal has ended");
 }
 
 #[test]

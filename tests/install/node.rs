@@ -15,6 +15,8 @@ use install_cni::config::{Config, Dirs};
 use install_cni::health::Health;
 use install_cni::install::edit;
 use install_cni::install::kubeconfig::Source;
+use install_cni::install::pass::Installer;
+use install_cni::shutdown::Answer;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -67,6 +69,9 @@ impl Node {
             kubeconfig,
             plugin: PluginConfig { exclude_namespaces: vec!["kube-system".to_owned()], ..PluginConfig::default() },
             health: ([127, 0, 0, 1], 0).into(),
+            owned: None,
+            always_clean_up: true,
+            node_name: "node-1".to_owned(),
         };
         let node = Self { root, config, rotations: 0.into() };
         for name in ["token", "ca.crt"] {
@@ -127,9 +132,40 @@ impl Node {
         entries.map(|e| e.unwrap()).map(|e| (e.file_name().into_string().unwrap(), picture(e.path()))).collect()
     }
 
+    /// One pass, without an agent that goes on.
+    pub fn pass_once(&self) -> Arc<Health> {
+        let health = Arc::new(Health::default());
+        Installer::new(Arc::new(self.config.clone()), Arc::clone(&health)).pass();
+        health
+    }
+
     /// The agent, running.
     pub fn start(&self) -> Agent {
-        let app = App::new(self.config.clone());
+        Agent::of(App::new(self.config.clone()))
+    }
+
+    /// The agent, running, with somebody to ask at its end, who gives this answer; `None` never answers.
+    pub fn start_with_answer(&self, answer: Option<Answer>) -> Agent {
+        let question = move || async move {
+            match answer {
+                Some(answer) => answer,
+                None => std::future::pending().await,
+            }
+        };
+        Agent::of(App::new(self.config.clone()).asking(Box::new(|| Box::pin(question()))))
+    }
+
+    /// The agent, running and ready.
+    #[track_caller]
+    pub fn start_ready(&self) -> Agent {
+        let agent = self.start();
+        agent.becomes_ready();
+        agent
+    }
+}
+
+impl Agent {
+    fn of(app: App) -> Self {
         let health = app.health();
         let (end, ended) = oneshot::channel::<()>();
         let (bound, address) = mpsc::channel();
@@ -139,14 +175,6 @@ impl Node {
             runtime.block_on(app.run(ended, bound)).unwrap().unwrap_or_default();
         });
         Agent { health, end: Some(end), address, thread: Some(thread) }
-    }
-
-    /// The agent, running and ready.
-    #[track_caller]
-    pub fn start_ready(&self) -> Agent {
-        let agent = self.start();
-        agent.becomes_ready();
-        agent
     }
 }
 

@@ -96,6 +96,8 @@ fn agent(root: &Path) -> Command {
     agent.args(["sh", "-e", "-c", ENTER]).arg(root);
     agent.env("KUBERNETES_SERVICE_HOST", "10.96.0.1").env("KUBERNETES_SERVICE_PORT", "443");
     agent.env("EXCLUDE_NAMESPACES", "kube-system, istio-system").env("POD_NAMESPACE", "istio-system");
+    // Nobody can be asked here whether this is an uninstall.
+    agent.env("AMBIENT_DISABLE_SAFE_UPGRADE", "true");
     agent.stdout(Stdio::piped());
     agent
 }

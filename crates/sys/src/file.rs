@@ -113,30 +113,69 @@ pub fn read(path: &Path, limit: u64) -> Result<Option<Content>, FileError> {
     Ok(Some(Content { bytes, access }))
 }
 
-/// Puts `bytes` at `path`, whole or not at all. Mode and owner are set before the content is visible; extended
-/// attributes (the SELinux label among them) of a file that is replaced are carried over where the system lets us.
-/// A symbolic link at `path` is replaced itself and never followed.
+/// A new version of a file: complete and on the disk, but not visible yet. Dropped, it leaves no trace.
+#[derive(Debug)]
+pub struct Staged {
+    path: PathBuf,
+    /// `None` once it is no longer ours to remove.
+    temporary: Option<PathBuf>,
+    replaced: Replaced,
+    /// Held open for its lock.
+    file: File,
+}
+
+impl Staged {
+    /// Makes it visible, with one rename, and that durable.
+    ///
+    /// # Errors
+    /// [`FileError::Io`]; when it is the rename, the old file is untouched and no temporary file is left.
+    pub fn commit(mut self) -> Result<Replaced, FileError> {
+        if let Some(temporary) = &self.temporary {
+            std::fs::rename(temporary, &self.path).map_err(|source| FileError::Io {
+                action: "rename a new version to",
+                path: self.path.clone(),
+                source,
+            })?;
+        }
+        self.temporary = None;
+        sync_parent(&self.path).map(|()| self.replaced)
+    }
+
+    /// Leaves it as it is, as a process does that is killed at this moment.
+    pub fn abandon(mut self) {
+        self.temporary = None;
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            // The error that led here is the one to report; a file that stays is found by `remove_stale` later.
+            let _ = std::fs::remove_file(temporary);
+        }
+    }
+}
+
+/// Writes a new version of `path` beside it. Mode and owner are set before the content is visible; extended attributes
+/// (the SELinux label among them) of a file that is replaced are carried over where the system lets us. A symbolic
+/// link at `path` is replaced itself and never followed.
+///
+/// # Errors
+/// [`FileError::Io`] with the step that failed; no temporary file is left.
+pub fn stage(path: &Path, bytes: &[u8], access: Access) -> Result<Staged, FileError> {
+    let (file, temporary) = create_temporary(path)?;
+    let replaced = Replaced { owner_kept: true };
+    let mut staged = Staged { path: path.to_owned(), temporary: Some(temporary), replaced, file };
+    staged.replaced = fill(&staged.file, path, bytes, access)?;
+    Ok(staged)
+}
+
+/// Puts `bytes` at `path`, whole or not at all: [`stage`] and [`Staged::commit`].
 ///
 /// # Errors
 /// [`FileError::Io`] with the step that failed; the old file is then untouched and no temporary file is left.
 pub fn replace(path: &Path, bytes: &[u8], access: Access) -> Result<Replaced, FileError> {
-    let (file, temporary) = create_temporary(path)?;
-    let done = fill(&file, path, bytes, access).and_then(|replaced| {
-        std::fs::rename(&temporary, path).map_err(|source| FileError::Io {
-            action: "rename a new version to",
-            path: path.to_owned(),
-            source,
-        })?;
-        Ok(replaced)
-    });
-    match done {
-        Ok(replaced) => sync_parent(path).map(|()| replaced),
-        Err(error) => {
-            // The first error is the one to report; a file that stays is found by `remove_stale` later.
-            let _ = std::fs::remove_file(&temporary);
-            Err(error)
-        }
-    }
+    stage(path, bytes, access)?.commit()
 }
 
 /// Removes `path` and makes that durable. False when there was nothing.

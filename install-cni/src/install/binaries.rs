@@ -4,109 +4,68 @@
 //! pass that changes nothing touches nothing. A running plugin keeps its old file, because a new one arrives by
 //! rename. Called by a pass, and by uninstall to know what is ours.
 
+use std::fmt::Write;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent_api::paths::{IPTABLES_NAME, PLUGIN_NAME};
+use ring::digest::{SHA256, digest};
 use sys::file::{self, Access, Content, FileError};
 use thiserror::Error;
 
-use super::steps::{Guard, Step, StepError};
+use super::journal::{Journal, Put};
+use super::steps::{Guard, Step};
 
 /// Mode of a target directory that we have to create.
 const DIRECTORY_MODE: u32 = 0o755;
 /// The files that uninstall removes.
 const OURS: [&str; 2] = [PLUGIN_NAME, IPTABLES_NAME];
 
-/// Why binaries could not be installed.
+/// Files of the image's directory by name, in order.
+pub type Image = Vec<(String, Content)>;
+
+/// Why the image's binaries are not known.
 #[derive(Debug, Error)]
-pub enum BinariesError {
-    /// The image's directory.
+pub enum ImageError {
+    /// The directory.
     #[error("the binaries of the image in {path} cannot be listed: {source}")]
-    Source {
+    Directory {
         /// The directory.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
     },
-    /// A file, source or target.
-    #[error("a binary cannot be installed: {0}")]
+    /// One of the files.
+    #[error("a binary of the image cannot be read: {0}")]
     File(#[from] FileError),
-    /// A step.
-    #[error("a binary cannot be installed: {0}")]
-    Step(#[from] StepError),
 }
 
-impl BinariesError {
-    /// The error of the file, for a hint.
-    pub fn file(&self) -> Option<&FileError> {
-        match self {
-            Self::File(error) | Self::Step(StepError::File(error)) => Some(error),
-            Self::Source { .. } | Self::Step(StepError::Changed(_)) => None,
-        }
+/// What a target directory has under each name of the image.
+#[derive(Debug)]
+pub struct Target {
+    /// The directory.
+    pub path: PathBuf,
+    /// In the order of the image.
+    pub files: Vec<Result<Option<Content>, FileError>>,
+}
+
+impl Target {
+    /// Looks at `path`.
+    pub fn look(path: &Path, image: &Image) -> Self {
+        let files = image.iter().map(|(name, _)| file::read(&path.join(name), u64::MAX)).collect();
+        Self { path: path.to_owned(), files }
     }
 }
 
-/// Brings every target directory up to date with `source`; returns the names of all files wanted there.
+/// All regular files of the image's directory. Links are followed, directories skipped.
 ///
 /// # Errors
-/// [`BinariesError`] of the first file that failed. Other files, also in other directories, are done all the same.
-pub fn sync(source: &Path, targets: &[PathBuf]) -> Result<Vec<String>, BinariesError> {
-    let wanted = read_source(source)?;
-    sync_wanted(&wanted, targets)?;
-    Ok(wanted.into_iter().map(|(name, _)| name).collect())
-}
-
-/// As [`sync`], with the files wanted in hand.
-///
-/// # Errors
-/// As [`sync`].
-pub fn sync_wanted(wanted: &[(String, Content)], targets: &[PathBuf]) -> Result<(), BinariesError> {
-    let mut first_error = None;
-    for target in targets {
-        for error in sync_one(wanted, target) {
-            first_error.get_or_insert(error);
-        }
-    }
-    first_error.map_or(Ok(()), Err)
-}
-
-/// Steps that would bring `target` up to date with the files `wanted`; empty when it is.
-///
-/// # Errors
-/// [`FileError`] when a target cannot be compared, for example because it is a directory.
-pub fn plan(wanted: &[(String, Content)], target: &Path) -> Result<Vec<Step>, FileError> {
-    let mut steps = Vec::new();
-    for (name, content) in wanted {
-        let path = target.join(name);
-        let have = file::read(&path, u64::MAX)?;
-        let cause = match &have {
-            None => "it was not there",
-            Some(have) if have.bytes != content.bytes => "it was another version",
-            Some(have) if have.access.mode != content.access.mode => "its mode was another one",
-            Some(_) => continue,
-        };
-        let access = Access::new(content.access.mode);
-        steps.push(Step::Write {
-            path,
-            bytes: content.bytes.clone(),
-            access,
-            guard: Guard::Ours,
-            cause: cause.to_owned(),
-        });
-    }
-    Ok(steps)
-}
-
-/// All regular files of the image's directory, by name, in order. Links are followed, directories skipped.
-///
-/// # Errors
-/// [`BinariesError`] when one of them cannot be read.
-pub fn read_source(source: &Path) -> Result<Vec<(String, Content)>, BinariesError> {
-    let failed = |error| BinariesError::Source { path: source.to_owned(), source: error };
-    let mut wanted = Vec::new();
+/// [`ImageError`] when the directory or one of the files cannot be read.
+pub fn read_image(source: &Path) -> Result<Image, ImageError> {
+    let failed = |error| ImageError::Directory { path: source.to_owned(), source: error };
+    let mut image = Image::new();
     for entry in std::fs::read_dir(source).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         if !path.is_file() {
@@ -115,24 +74,62 @@ pub fn read_source(source: &Path) -> Result<Vec<(String, Content)>, BinariesErro
         if let (Some(name), Some(content)) =
             (path.file_name().and_then(|name| name.to_str()), file::read(&path, u64::MAX)?)
         {
-            wanted.push((name.to_owned(), content));
+            image.push((name.to_owned(), content));
         }
     }
-    wanted.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(wanted)
+    image.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(image)
 }
 
-/// Steps that remove our two binaries from `target`: those that still are the image's.
+/// Creates `target` if need be, and removes what a killed predecessor left in it: that costs space and nothing else.
+///
+/// # Errors
+/// When there is no such directory and it cannot be created.
+pub fn prepare(target: &Path, image: &Image) -> Result<(), FileError> {
+    file::create_dir(target, DIRECTORY_MODE)?;
+    for (name, _) in image {
+        match file::remove_stale(&target.join(name), Duration::ZERO) {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(path = %target.display(), name, count, "left-over temporary files removed"),
+            Err(error) => tracing::debug!(%error, "left-over temporary files stay"),
+        }
+    }
+    Ok(())
+}
+
+/// Steps that bring `target` up to date with the image, and what stands in the way of others.
+pub fn plan<'a>(image: &Image, target: &'a Target) -> (Vec<Step>, Vec<&'a FileError>) {
+    let (mut steps, mut errors) = (Vec::new(), Vec::new());
+    for ((name, content), have) in image.iter().zip(&target.files) {
+        let cause = match have {
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+            Ok(None) => "it was not there",
+            Ok(Some(have)) if have.bytes != content.bytes => "it was another version",
+            Ok(Some(have)) if have.access.mode != content.access.mode => "its mode was another one",
+            Ok(Some(_)) => continue,
+        };
+        let put = Put::Binary { sha256: vec![sha256(&content.bytes)] };
+        let access = Access::new(content.access.mode);
+        steps.push(Step::write(&target.path.join(name), content.bytes.clone(), access, put, cause));
+    }
+    (steps, errors)
+}
+
+/// Steps that remove our two binaries from `target`: those that are the image's, or that the journal knows as ours.
 ///
 /// # Errors
 /// [`FileError`] when one cannot be compared.
-pub fn removal(wanted: &[(String, Content)], target: &Path) -> Result<Vec<Step>, FileError> {
+pub fn removal(image: &Image, journal: &Journal, target: &Path) -> Result<Vec<Step>, FileError> {
     let mut steps = Vec::new();
-    for (name, content) in wanted.iter().filter(|(name, _)| OURS.contains(&name.as_str())) {
+    for name in OURS {
         let path = target.join(name);
-        if file::read(&path, u64::MAX)?.is_some_and(|have| have.bytes == content.bytes) {
-            let guard = Guard::Bytes(content.bytes.clone());
-            steps.push(Step::Remove { path, guard, cause: "uninstall".to_owned() });
+        let Some(have) = file::read(&path, u64::MAX)? else { continue };
+        let is_the_images = image.iter().any(|(known, content)| known == name && content.bytes == have.bytes);
+        if is_the_images || journal.is_our_binary(&path, &sha256(&have.bytes)) {
+            steps.push(Step::remove(&path, "uninstall").guarded(Guard::Bytes(have.bytes)));
         }
     }
     Ok(steps)
@@ -143,25 +140,10 @@ pub fn plugin_is_usable(target: &Path) -> bool {
     target.join(PLUGIN_NAME).metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
-/// Whether [`sync`] would write something, for readiness. An error counts as yes.
-pub fn differs(wanted: &[(String, Content)], targets: &[PathBuf]) -> bool {
-    targets.iter().any(|target| plan(wanted, target).is_ok_and(|steps| !steps.is_empty()))
-}
-
-fn sync_one(wanted: &[(String, Content)], target: &Path) -> Vec<BinariesError> {
-    if let Err(error) = file::create_dir(target, DIRECTORY_MODE) {
-        return vec![error.into()];
-    }
-    for (name, _) in wanted {
-        // What a killed predecessor left costs space and nothing else.
-        match file::remove_stale(&target.join(name), Duration::ZERO) {
-            Ok(0) => {}
-            Ok(count) => tracing::info!(path = %target.display(), name, count, "left-over temporary files removed"),
-            Err(error) => tracing::debug!(%error, "left-over temporary files stay"),
-        }
-    }
-    match plan(wanted, target) {
-        Ok(steps) => steps.iter().filter_map(|step| step.run().err()).map(BinariesError::from).collect(),
-        Err(error) => vec![error.into()],
-    }
+fn sha256(bytes: &[u8]) -> String {
+    digest(&SHA256, bytes).as_ref().iter().fold(String::new(), |mut text, byte| {
+        // Writing into a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }

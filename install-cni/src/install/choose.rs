@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::convert::{self, Origin};
-use super::directory::Directory;
+use super::directory::{Directory, OwnFiles};
 use super::discover;
 
 /// Name of the file in stand-alone mode.
@@ -31,20 +31,25 @@ pub fn choose(directory: &Path, name: Option<&str>, chained: bool) -> Choice {
     // The names below are looked up one by one, so each must be read whatever its ending: `name` is, the others have
     // one of the known ones.
     match Directory::observe(directory, name) {
-        Ok(directory) => choose_in(&directory, name),
+        Ok(directory) => choose_in(&directory, name, &OwnFiles::new()),
         Err(error) => Choice::Wait(error.to_string()),
     }
 }
 
-/// As [`choose`] in chained mode, on a directory that was read already.
-pub fn choose_in(directory: &Directory, name: Option<&str>) -> Choice {
+/// As [`choose`] in chained mode, on a directory that was read already, and never one of our `own` files.
+pub fn choose_in(directory: &Directory, name: Option<&str>, own: &OwnFiles) -> Choice {
     let Some(name) = name else {
-        let found = discover::find(directory);
+        let found = discover::find(directory, own);
         return match found.valid.first() {
             Some(first) => Choice::File(directory.path.join(first)),
             None => Choice::Wait(discover::none_valid(directory, &found).to_string()),
         };
     };
+    if own.contains(name) {
+        return Choice::Wait(format!(
+            "CNI_CONF_NAME is {name}, which is the file of our own; name the network's file instead"
+        ));
+    }
     let candidates = candidates(name);
     match candidates.iter().find(|candidate| directory.files.contains_key(*candidate)) {
         Some(found) => Choice::File(directory.path.join(found)),

@@ -3,7 +3,7 @@
 //! Everything that decides — which files count, which one to edit, what to write — works on this picture and touches
 //! no file. Called at the start of a pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,8 @@ use thiserror::Error;
 
 /// Endings of configuration files that runtimes read.
 pub(crate) const ENDINGS: [&str; 3] = ["conf", "conflist", "json"];
+/// Ending of a configuration that Cilium, in its exclusive mode, has put aside.
+const CILIUM_BACKUP: &str = ".cilium_bak";
 /// Larger files are no configuration; in bytes.
 const LIMIT: u64 = 4 << 20;
 
@@ -31,6 +33,9 @@ pub enum DirectoryError {
     },
 }
 
+/// Names of files in the directory that are wholly ours, as long as they run our plugin or copy another file.
+pub type OwnFiles = BTreeSet<String>;
+
 /// A file that could be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
@@ -49,6 +54,8 @@ pub struct Directory {
     pub files: BTreeMap<String, Result<Text, String>>,
     /// For each sub-directory the texts of its `.conf` files: plugins that a list of that name takes in.
     pub drop_ins: BTreeMap<String, Vec<Result<Text, String>>>,
+    /// Whether a file has the ending that Cilium gives to the configurations of others when it renames them.
+    pub cilium_renames: bool,
 }
 
 impl Directory {
@@ -66,6 +73,7 @@ impl Directory {
             let entry = entry.map_err(unreadable)?;
             // A name that is not UTF-8 is not one anybody gives a configuration.
             let Ok(name) = entry.file_name().into_string() else { continue };
+            directory.cilium_renames |= name.ends_with(CILIUM_BACKUP);
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 directory.drop_ins.insert(name, read_drop_ins(&entry.path()));
             } else if (has_known_ending(&name) || named == Some(&name))

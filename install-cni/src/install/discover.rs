@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use super::directory::{Directory, DirectoryError, ending, has_known_ending};
+use super::directory::{Directory, DirectoryError, OwnFiles, ending, has_known_ending};
 
 /// Why no file counts.
 #[derive(Debug, Error)]
@@ -49,10 +49,10 @@ pub struct Found {
     pub skipped: Vec<Skipped>,
 }
 
-/// Sorts the files of `directory`.
-pub fn find(directory: &Directory) -> Found {
+/// Sorts the files of `directory`, without `own` ones.
+pub fn find(directory: &Directory, own: &OwnFiles) -> Found {
     let mut found = Found::default();
-    for (name, file) in directory.files.iter().filter(|(name, _)| has_known_ending(name)) {
+    for (name, file) in directory.files.iter().filter(|(name, _)| has_known_ending(name) && !own.contains(*name)) {
         let parsed = match file {
             Ok(text) => {
                 serde_json::from_str::<Value>(&text.text).map_err(|error| format!("not complete JSON: {error}"))
@@ -74,7 +74,7 @@ pub fn find(directory: &Directory) -> Found {
 /// [`DiscoverError`] when there is none, with the reason.
 pub fn valid_files(path: &Path) -> Result<Vec<PathBuf>, DiscoverError> {
     let directory = Directory::observe(path, None)?;
-    let found = find(&directory);
+    let found = find(&directory, &OwnFiles::new());
     if found.valid.is_empty() {
         Err(none_valid(&directory, &found))
     } else {
@@ -172,7 +172,7 @@ mod tests {
     fn reason(name: &str, text: &str) -> Option<String> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(name), text).unwrap();
-        let found = find(&Directory::observe(dir.path(), None).unwrap());
+        let found = find(&Directory::observe(dir.path(), None).unwrap(), &OwnFiles::new());
         assert_eq!(found.valid.len() + found.skipped.len(), 1);
         found.skipped.first().map(|skipped| skipped.reason.clone())
     }

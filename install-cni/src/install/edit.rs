@@ -87,6 +87,18 @@ pub fn count(text: &str) -> usize {
     List::parse(text).map_or(0, |list| list.own().count())
 }
 
+/// The types of the plugins that are not ours, in order, of a list or a single network; `None` when it is neither, or
+/// has none.
+pub fn kinds(text: &str) -> Option<Vec<String>> {
+    let kind = |plugin: &Value| plugin.get("type").and_then(Value::as_str).map(str::to_owned);
+    let kinds: Vec<String> = match List::parse(text) {
+        Ok(list) => list.plugins().iter().filter(|plugin| !is_ours(plugin)).filter_map(kind).collect(),
+        Err(EditError::SingleNetwork) => kind(&Value::Object(object(text).ok()?)).into_iter().collect(),
+        Err(_) => return None,
+    };
+    (!kinds.is_empty()).then_some(kinds)
+}
+
 /// Whether an element, or a single network, is ours.
 pub fn is_ours(value: &Value) -> bool {
     value.get("type").and_then(Value::as_str) == Some(PLUGIN_NAME)

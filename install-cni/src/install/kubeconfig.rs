@@ -11,7 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 use sys::file::{self, Access, Content, FileError};
 use thiserror::Error;
 
-use super::steps::{Guard, Step};
+use super::journal::Put;
+use super::steps::Step;
 
 /// Larger files are neither token nor certificates; in bytes.
 const LIMIT: u64 = 1 << 20;
@@ -86,8 +87,7 @@ pub fn plan(path: &Path, have: Option<&Content>, wanted: &str, mode: u32) -> Opt
         Some(_) => return None,
         None => "the plugin needs it",
     };
-    let (path, bytes) = (path.to_owned(), wanted.as_bytes().to_vec());
-    Some(Step::Write { path, bytes, access, guard: Guard::Ours, cause: cause.to_owned() })
+    Some(Step::write(path, wanted.as_bytes().to_vec(), access, Put::Credentials, cause))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, FileError> {

@@ -1,4 +1,4 @@
-//! One pass over the node: binaries, then kubeconfig, then the CNI list, each only if it differs.
+//! One pass over the node: programs, then credentials, then the CNI configuration, each only if it differs.
 //!
 //! The order matters: a runtime may read the list at any moment, and what it names must be there by then. Whatever
 //! fails is reported and tried again; a pass never ends the process and never takes anything off the node. Called
@@ -11,19 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent_api::paths;
-use serde_json::Value;
 use sys::file::{self, FileError};
 
 use self::reports::Reports;
-use super::choose::{Choice, STANDALONE_NAME, choose_in};
-use super::directory::{Directory, DirectoryError};
-use super::discover;
-use super::edit::EditError;
-use super::hint::hint;
-use super::plan::PlanError;
+use super::binaries::{self, Target};
+use super::directory::DirectoryError;
+use super::observe::{self, Observed};
 use super::rival::Rival;
-use super::steps::{Step, StepError};
-use super::{binaries, kubeconfig, plan};
+use super::runner::{Runner, StepError};
+use super::wanted::{self, Memory, Obstacle, Part, with_hint};
 use crate::config::Config;
 use crate::health::Health;
 
@@ -33,28 +29,30 @@ pub const SLOW_LOOK: Duration = Duration::from_secs(60);
 pub const QUICK_LOOK: Duration = Duration::from_secs(5);
 /// Until the next look when a file changed during the pass.
 const AT_ONCE: Duration = Duration::from_millis(100);
-/// How long the list in use may be half written before another file is considered.
-const HALF_WRITTEN: Duration = Duration::from_secs(10);
 /// From this age on a temporary file beside the list is a left-over; other agents name theirs in the same way.
 const STALE_LIST: Duration = Duration::from_secs(600);
-/// Mode of the run directory when we create it.
+/// Mode of the run directory: it holds a token.
 const RUN_DIR_MODE: u32 = 0o700;
+/// The parts of the work, as probes and log name them.
+pub const PARTS: [&str; 3] = ["programs", "credentials", "list"];
 
 /// Keeps one node installed.
 #[derive(Debug)]
 pub struct Installer {
     config: Arc<Config>,
     health: Arc<Health>,
+    runner: Runner,
     rival: Rival,
     reports: Reports,
-    /// Name of the list that is in order, as of the last pass.
+    memory: Memory,
+    /// Name of the file that is in order, as of the last pass.
     current: Option<String>,
-    half_written_since: Option<Instant>,
     failures: u32,
+    prepared: bool,
 }
 
 /// How one part of a pass ended.
-enum Part {
+enum Outcome {
     /// In order now.
     Done,
     /// Nothing can be done yet.
@@ -68,220 +66,206 @@ enum Part {
 impl Installer {
     /// For a node as `config` describes it; readiness goes to `health`.
     pub fn new(config: Arc<Config>, health: Arc<Health>) -> Self {
-        let (rival, reports) = (Rival::default(), Reports::default());
-        Self { config, health, rival, reports, current: None, half_written_since: None, failures: 0 }
+        let runner = Runner::open(&config.dirs.run);
+        Self::with_runner(config, health, runner)
+    }
+
+    /// As [`Installer::new`], with a runner that may be one that stops.
+    pub fn with_runner(config: Arc<Config>, health: Arc<Health>, runner: Runner) -> Self {
+        health.expect(&PARTS);
+        let (rival, reports, memory) = (Rival::default(), Reports::default(), Memory::default());
+        Self { config, health, runner, rival, reports, memory, current: None, failures: 0, prepared: false }
+    }
+
+    /// What carries out the steps.
+    pub fn runner(&self) -> &Runner {
+        &self.runner
     }
 
     /// Does one pass and returns after which time the next one is due if nothing happens before.
     pub fn pass(&mut self) -> Duration {
-        let binaries = self.install_binaries();
-        let kubeconfig = self.write_kubeconfig();
-        let list = if matches!(binaries, Part::Done) || self.plugin_is_usable() {
-            self.edit_list()
-        } else {
+        if let Err(error) = file::create_dir(&self.config.dirs.run, RUN_DIR_MODE) {
+            // Told by the parts that need it.
+            tracing::debug!(%error, "no run directory");
+        }
+        let mut observed = Observed::look(&self.config);
+        if self.prepare(&observed) {
+            observed = Observed::look(&self.config);
+        }
+        let programs = wanted::programs(&observed);
+        if !programs.steps.is_empty() {
+            self.health.missing_part(PARTS[0], "they are being installed");
+        }
+        let programs = self.carry_out(programs);
+        // A changed token is no reason to be unready: the node works with the old one until this is done.
+        let credentials = self.carry_out(wanted::credentials(&self.config, &observed));
+        drop(observed);
+        let list = if !matches!(programs, Outcome::Done) && !self.plugin_is_usable() {
             // A list that names a plugin which cannot run stops every pod of the node.
-            Part::Waiting("the CNI list is not touched before the plugin is there".to_owned())
-        };
-        let parts = [("binaries", binaries), ("kubeconfig", kubeconfig), ("list", list)];
-        let mut missing = Vec::new();
-        let mut next = SLOW_LOOK;
-        let mut failed = false;
-        for (key, part) in parts {
-            match part {
-                Part::Done => self.reports.solved(key),
-                Part::Waiting(reason) => {
-                    self.reports.waiting(key, &reason);
-                    next = next.min(QUICK_LOOK);
-                    missing.push(reason);
-                }
-                Part::Failed(reason) => {
-                    self.reports.failed(key, &reason);
-                    failed = true;
-                    missing.push(reason);
-                }
-                Part::Later(pause, reason) => {
-                    next = next.min(pause);
-                    missing.push(reason);
-                }
-            }
-        }
-        self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
-        if failed {
-            next = next.min(Duration::from_secs(u64::from(self.failures)).min(QUICK_LOOK));
-        }
-        if missing.is_empty() {
-            self.health.ready()
+            Outcome::Waiting("the CNI list is not touched before the plugin is there".to_owned())
+        } else if !paths::kubeconfig(&self.config.dirs.run).exists() {
+            // Without it every pod of the mesh would be refused.
+            Outcome::Waiting("the CNI list is not touched before the kubeconfig is there".to_owned())
         } else {
-            self.health.not_ready(&missing.join("; "))
-        }
-        next
+            self.edit_list()
+        };
+        self.conclude([programs, credentials, list])
     }
 
-    fn install_binaries(&mut self) -> Part {
+    /// What a killed predecessor left costs space and nothing else, so it is looked for once.
+    fn prepare(&mut self, observed: &Observed) -> bool {
+        let incomplete = |target: &Target| target.files.iter().any(|file| !matches!(file, Ok(Some(_))));
+        if std::mem::replace(&mut self.prepared, true) && !observed.targets.iter().any(incomplete) {
+            return false;
+        }
         let dirs = &self.config.dirs;
-        let wanted = match binaries::read_source(&dirs.binaries_from) {
-            Ok(wanted) => wanted,
-            Err(error) => return Part::Failed(error.to_string()),
-        };
-        if binaries::differs(&wanted, &dirs.binaries_to) {
-            self.health.not_ready("the binaries are being installed");
+        let mut results = vec![file::remove_stale(&paths::kubeconfig(&dirs.run), Duration::ZERO).map(|_| ())];
+        results.push(self.runner.clear_up());
+        if let Ok(image) = &observed.image {
+            results.extend(dirs.binaries_to.iter().map(|target| binaries::prepare(target, image)));
         }
-        match binaries::sync_wanted(&wanted, &dirs.binaries_to) {
-            Ok(()) => Part::Done,
-            Err(error) => Part::Failed(with_hint(&error, error.file())),
+        for error in results.iter().filter_map(|result| result.as_ref().err()) {
+            tracing::debug!(%error, "left-over temporary files, or a missing directory");
         }
+        true
     }
 
     fn plugin_is_usable(&self) -> bool {
         self.config.dirs.binaries_to.iter().all(|target| binaries::plugin_is_usable(target))
     }
 
-    /// A changed token is no reason to be unready: the node works with the old one until this is done.
-    fn write_kubeconfig(&mut self) -> Part {
-        let run_dir = &self.config.dirs.run;
-        let text = match kubeconfig::wanted(&self.config.kubeconfig) {
-            Ok(text) => text,
-            Err(error) => return Part::Failed(error.to_string()),
-        };
-        let path = paths::kubeconfig(run_dir);
-        let written = file::create_dir(run_dir, RUN_DIR_MODE)
-            .and_then(|_| file::remove_stale(&path, Duration::ZERO))
-            .and_then(|_| {
-                let have = file::read(&path, u64::MAX)?;
-                Ok(kubeconfig::plan(&path, have.as_ref(), &text, self.config.kubeconfig_mode))
-            });
-        match written.map_err(StepError::from).and_then(|step| step.map_or(Ok(()), |step| step.run())) {
-            Ok(()) => Part::Done,
-            Err(error) => failed_step(&error),
+    /// Does the steps of a part, all that can be done, and tells how that ended.
+    fn carry_out(&mut self, part: Part) -> Outcome {
+        let mut outcome = Outcome::of(part.obstacle);
+        for step in &part.steps {
+            if let Err(error) = self.runner.run(step) {
+                outcome = failed_step(&error);
+            }
         }
+        outcome
     }
 
-    fn edit_list(&mut self) -> Part {
+    fn edit_list(&mut self) -> Outcome {
         match self.edit_list_once() {
             // What was done is looked at once more: that alone counts.
             None => self.edit_list_once().unwrap_or_else(|| {
-                Part::Later(AT_ONCE, "the CNI configuration was changed by someone else just now".to_owned())
+                Outcome::Later(AT_ONCE, "the CNI configuration was changed by someone else just now".to_owned())
             }),
-            Some(part) => part,
+            Some(outcome) => outcome,
         }
     }
 
     /// `None` when something was changed, so that it has to be looked at again.
-    fn edit_list_once(&mut self) -> Option<Part> {
-        let dirs = &self.config.dirs;
-        if !paths::kubeconfig(&dirs.run).exists() {
-            // Without it every pod of the mesh would be refused.
-            return Some(Part::Waiting("the CNI list is not touched before the kubeconfig is there".to_owned()));
-        }
-        let directory = match Directory::observe(&dirs.cni, self.config.conf_name.as_deref()) {
+    fn edit_list_once(&mut self) -> Option<Outcome> {
+        let directory = match observe::lists(&self.config, &self.config.dirs.cni) {
             Ok(directory) => directory,
-            Err(error @ DirectoryError::Missing(_)) => return Some(Part::Waiting(error.to_string())),
-            Err(DirectoryError::Unreadable { path, source }) => {
-                let error = FileError::Io { action: "list the CNI configuration directory", path, source };
-                return Some(Part::Failed(with_hint(&error, Some(&error))));
+            Err(error) => return Some(Outcome::of(Some(unreadable(error)))),
+        };
+        let lists = wanted::lists(&self.config, &directory, self.runner.journal(), &mut self.memory);
+        for skipped in &lists.skipped {
+            self.reports.skipped(&skipped.name, &skipped.reason);
+        }
+        self.concerns(&lists.concerns);
+        let name = lists.file.unwrap_or_else(|| "the CNI configuration".to_owned());
+        if lists.part.steps.is_empty() {
+            if lists.part.obstacle.is_none() {
+                self.now_current(&name, &directory.path);
             }
-        };
-        let (name, steps) = match self.plan(&directory) {
-            Ok(planned) => planned,
-            Err(part) => return Some(part),
-        };
-        if let Err(error) = file::remove_stale(&directory.path.join(&name), STALE_LIST) {
-            tracing::debug!(%error, "left-over temporary files stay");
+            return Some(Outcome::of(lists.part.obstacle));
         }
-        if steps.is_empty() {
-            self.now_current(&name, &directory.path);
-            return Some(Part::Done);
-        }
-        self.health.not_ready(&format!("{name} is being edited"));
+        self.health.missing_part(PARTS[2], &format!("{name} is being edited"));
         if let Some(pause) = self.rival.pause(Instant::now()) {
-            let reason = rival_warning(&name);
+            let reason = Rival::warning(&name, directory.cilium_renames);
             self.reports.failed("rival", &reason);
-            return Some(Part::Later(pause, reason));
+            return Some(Outcome::Later(pause, reason));
         }
-        for step in &steps {
-            match step.run() {
-                Ok(()) => {}
-                Err(error @ StepError::Changed(_)) => return Some(Part::Later(AT_ONCE, error.to_string())),
-                Err(error) => return Some(failed_step(&error)),
+        for step in &lists.part.steps {
+            if let Err(error) = self.runner.run(step) {
+                return Some(failed_step(&error));
             }
         }
         self.rival.wrote(Instant::now());
         None
     }
 
-    /// The file to work on and what to do, or why nothing can be done.
-    fn plan(&mut self, directory: &Directory) -> Result<(String, Vec<Step>), Part> {
-        let config = Arc::clone(&self.config);
-        let conf_name = config.conf_name.as_deref();
-        if !self.config.chained {
-            let name = conf_name.unwrap_or(STANDALONE_NAME);
-            let text = self.config.standalone_text();
-            let steps = plan::standalone(directory, name, &text, self.config.conf_mode);
-            return Ok((name.to_owned(), steps.map_err(refused)?));
-        }
-        if conf_name.is_none() {
-            let found = discover::find(directory);
-            for skipped in &found.skipped {
-                self.reports.skipped(&skipped.name, &skipped.reason);
-            }
-            self.wait_for_the_writer(&found).map_err(Part::Waiting)?;
-        }
-        let name = match choose_in(directory, conf_name) {
-            Choice::File(path) => path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned(),
-            Choice::Wait(reason) => return Err(Part::Waiting(reason)),
-        };
-        let element = Value::Object(self.config.element());
-        let steps = plan::chained(directory, &name, &element).map_err(refused)?;
-        Ok((name, steps))
-    }
-
-    /// The list in use that is suddenly not JSON is most likely being written, by someone who does not use rename. To
-    /// move to the next file for that moment would edit two files for nothing.
-    fn wait_for_the_writer(&mut self, found: &discover::Found) -> Result<(), String> {
-        let half_written =
-            found.skipped.iter().find(|file| file.incomplete && Some(&file.name) == self.current.as_ref());
-        let Some(file) = half_written else {
-            self.half_written_since = None;
-            return Ok(());
-        };
-        let since = *self.half_written_since.get_or_insert_with(Instant::now);
-        if since.elapsed() > HALF_WRITTEN {
-            return Ok(());
-        }
-        Err(format!("{} is half written: {}", file.name, file.reason))
-    }
-
     fn now_current(&mut self, name: &str, directory: &Path) {
-        if self.current.as_deref() != Some(name) {
-            tracing::info!(path = %directory.join(name).display(), "the node is installed: our plugin is in the CNI configuration");
-            self.current = Some(name.to_owned());
+        if self.current.as_deref() == Some(name) {
+            return;
+        }
+        if let Err(error) = file::remove_stale(&directory.join(name), STALE_LIST) {
+            tracing::debug!(%error, "left-over temporary files stay");
+        }
+        tracing::info!(path = %directory.join(name).display(), "the node is installed: our plugin is in the CNI configuration");
+        self.current = Some(name.to_owned());
+    }
+
+    fn concerns(&mut self, concerns: &[String]) {
+        let text = concerns.join("; ");
+        if text.is_empty() {
+            self.reports.solved("concerns");
+        } else {
+            self.reports.concern("concerns", &text);
+        }
+        self.health.concern("configuration", (!text.is_empty()).then_some(&text));
+    }
+
+    /// Tells everybody, and for how long nothing more is to be done.
+    fn conclude(&mut self, outcomes: [Outcome; 3]) -> Duration {
+        let mut next = SLOW_LOOK;
+        let mut failed = false;
+        for (part, outcome) in PARTS.into_iter().zip(outcomes) {
+            let missing = match outcome {
+                Outcome::Done => {
+                    self.reports.solved(part);
+                    self.health.in_order(part);
+                    continue;
+                }
+                Outcome::Waiting(reason) => {
+                    self.reports.waiting(part, &reason);
+                    next = next.min(QUICK_LOOK);
+                    reason
+                }
+                Outcome::Failed(reason) => {
+                    self.reports.failed(part, &reason);
+                    failed = true;
+                    reason
+                }
+                Outcome::Later(pause, reason) => {
+                    next = next.min(pause);
+                    reason
+                }
+            };
+            self.health.missing_part(part, &missing);
+        }
+        self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
+        if failed { next.min(Duration::from_secs(u64::from(self.failures)).min(QUICK_LOOK)) } else { next }
+    }
+}
+
+impl Outcome {
+    fn of(obstacle: Option<Obstacle>) -> Self {
+        match obstacle {
+            None => Self::Done,
+            Some(Obstacle::Waiting(reason)) => Self::Waiting(reason),
+            Some(Obstacle::Failed(reason)) => Self::Failed(reason),
         }
     }
 }
 
-/// A file that is not complete JSON is probably being written; everything else needs a person.
-fn refused(error: PlanError) -> Part {
+fn unreadable(error: DirectoryError) -> Obstacle {
     match error {
-        PlanError::Edit { source: EditError::NotJson(_), .. } => Part::Waiting(error.to_string()),
-        _ => Part::Failed(error.to_string()),
+        DirectoryError::Missing(_) => Obstacle::Waiting(error.to_string()),
+        DirectoryError::Unreadable { path, source } => {
+            let error = FileError::Io { action: "list the CNI configuration directory", path, source };
+            Obstacle::Failed(with_hint(&error, Some(&error)))
+        }
     }
 }
 
-fn failed_step(error: &StepError) -> Part {
+fn failed_step(error: &StepError) -> Outcome {
     match error {
-        StepError::File(file) => Part::Failed(with_hint(error, Some(file))),
-        StepError::Changed(_) => Part::Later(AT_ONCE, error.to_string()),
+        StepError::File(file) => Outcome::Failed(with_hint(error, Some(file))),
+        StepError::Changed(_) => Outcome::Later(AT_ONCE, error.to_string()),
+        StepError::Stopped => Outcome::Failed(error.to_string()),
     }
-}
-
-fn with_hint(error: &dyn std::error::Error, file: Option<&FileError>) -> String {
-    match file.and_then(hint) {
-        Some(hint) => format!("{error} ({hint})"),
-        None => error.to_string(),
-    }
-}
-
-fn rival_warning(name: &str) -> String {
-    let cilium = if name.contains("cilium") { "; with Cilium set cni.exclusive=false" } else { "" };
-    format!("another program keeps reverting {name}: find it and tell it to leave the file alone{cilium}")
 }

@@ -32,6 +32,16 @@ impl Rival {
         pause.checked_sub(since).filter(|rest| !rest.is_zero())
     }
 
+    /// What to tell about the file `name`; `cilium` says that Cilium has put aside files of others.
+    pub fn warning(name: &str, cilium: bool) -> String {
+        let advice = if cilium || name.contains("cilium") {
+            "Cilium does that in its exclusive mode; set its cni.exclusive=false"
+        } else {
+            "find it and tell it to leave the file alone, or set ISTIO_OWNED_CNI_CONFIG=true for a file of our own"
+        };
+        format!("another program keeps reverting {name}: {advice}")
+    }
+
     /// Notes that the list was written.
     pub fn wrote(&mut self, now: Instant) {
         self.streak = self.streak.saturating_add(1);

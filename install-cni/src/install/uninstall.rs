@@ -1,19 +1,21 @@
-//! Takes everything of ours off the node: the list first, then the kubeconfig, then the binaries.
+//! Takes everything of ours off the node: the lists first, then the kubeconfig, then the binaries.
 //!
-//! In this order a list never names a plugin that is not there. One error does not stop the rest, with one exception:
-//! while a list still names our plugin, plugin and kubeconfig stay, because without them no pod could start. Called
-//! once, when the process ends.
+//! In this order a list never names a plugin that is not there. What is ours is what the journal has, and what names and
+//! contents show. One error does not stop the rest, with one exception: while a list still names our plugin, plugin and
+//! kubeconfig stay, because without them no pod could start. Called once, when the process ends for good.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use agent_api::paths;
-use sys::file;
 
-use super::choose::STANDALONE_NAME;
-use super::directory::{Directory, DirectoryError};
+use super::binaries::{self, Image};
+use super::directory::DirectoryError;
 use super::hint::hint;
-use super::steps::{Step, StepError};
-use super::{binaries, edit, plan};
+use super::journal::{Journal, Put};
+use super::runner::{Runner, StepError};
+use super::steps::Step;
+use super::{observe, plan, wanted};
 use crate::config::Config;
 
 /// How often a list is looked at again because somebody else changes it at the same time.
@@ -21,48 +23,58 @@ const ATTEMPTS: usize = 5;
 
 /// Uninstalls, and returns what did not work, for the log. Nothing that is not ours is touched.
 pub fn uninstall(config: &Config) -> Vec<String> {
-    let mut errors = leave_the_lists(config);
-    if let Some(name) = still_named_in(config) {
+    uninstall_with(config, &mut Runner::open(&config.dirs.run))
+}
+
+/// As [`uninstall`], with a runner that may be one that stops.
+pub fn uninstall_with(config: &Config, runner: &mut Runner) -> Vec<String> {
+    let mut errors = Vec::new();
+    let mut named = Vec::new();
+    for directory in places([&config.dirs.cni], runner.journal(), |put| matches!(put, Put::Element | Put::OwnFile)) {
+        errors.extend(leave_the_lists(config, &directory, runner));
+        named.extend(still_named_in(config, &directory, runner.journal()));
+    }
+    if let Some(name) = named.first() {
         errors.push(format!("{name} still names our plugin, so plugin and kubeconfig stay"));
         return errors;
     }
-    let kubeconfig = paths::kubeconfig(&config.dirs.run);
-    match file::remove(&kubeconfig) {
-        Ok(true) => tracing::info!(path = %kubeconfig.display(), cause = "uninstall", "file removed"),
-        Ok(false) => {}
-        Err(error) => errors.push(error.to_string()),
-    }
-    match binaries::read_source(&config.dirs.binaries_from) {
-        Ok(wanted) => {
-            for target in &config.dirs.binaries_to {
-                errors.extend(remove_binaries(&wanted, target));
-            }
+    let mut steps: Vec<Step> = kubeconfigs(config, runner.journal());
+    let image = binaries::read_image(&config.dirs.binaries_from).unwrap_or_else(|error| {
+        errors.push(error.to_string());
+        Image::new()
+    });
+    let targets = places(&config.dirs.binaries_to, runner.journal(), |put| matches!(put, Put::Binary { .. }));
+    for target in &targets {
+        match binaries::removal(&image, runner.journal(), target) {
+            Ok(removal) => steps.extend(removal),
+            Err(error) => errors.push(error.to_string()),
         }
-        Err(error) => errors.push(error.to_string()),
+    }
+    errors.extend(steps.iter().filter_map(|step| runner.run(step).err()).map(|error| told(&error)));
+    if errors.is_empty() {
+        errors.extend(runner.finish().err().map(|error| told(&error)));
     }
     errors
 }
 
-fn leave_the_lists(config: &Config) -> Vec<String> {
-    let own_file = own_file(config);
+fn leave_the_lists(config: &Config, path: &Path, runner: &mut Runner) -> Vec<String> {
     let mut errors = Vec::new();
     for _ in 0..ATTEMPTS {
         errors.clear();
-        let directory = match Directory::observe(&config.dirs.cni, config.conf_name.as_deref()) {
+        let directory = match observe::lists(config, path) {
             Ok(directory) => directory,
             Err(DirectoryError::Missing(_)) => return errors,
             Err(error) => return vec![error.to_string()],
         };
-        let (groups, refused) = plan::uninstall(&directory, own_file);
+        let own = wanted::own_files(config, &directory, runner.journal());
+        let (groups, refused) = plan::uninstall(&directory, &own);
         errors.extend(refused.iter().map(ToString::to_string));
         let mut again = false;
         for group in &groups {
-            match group.iter().try_for_each(Step::run) {
+            match group.iter().try_for_each(|step| runner.run(step)) {
                 Ok(()) => {}
                 Err(StepError::Changed(_)) => again = true,
-                Err(StepError::File(error)) => {
-                    errors.push(hint(&error).map_or_else(|| error.to_string(), |hint| format!("{error} ({hint})")));
-                }
+                Err(error) => errors.push(told(&error)),
             }
         }
         if !again {
@@ -74,29 +86,35 @@ fn leave_the_lists(config: &Config) -> Vec<String> {
 }
 
 /// Name of a file that runs our plugin, if there is one, or of the directory if that is not to be seen.
-fn still_named_in(config: &Config) -> Option<String> {
-    let directory = match Directory::observe(&config.dirs.cni, config.conf_name.as_deref()) {
+fn still_named_in(config: &Config, path: &Path, journal: &Journal) -> Option<String> {
+    let directory = match observe::lists(config, path) {
         Ok(directory) => directory,
         Err(DirectoryError::Missing(_)) => return None,
         Err(DirectoryError::Unreadable { path, .. }) => return Some(format!("perhaps a file in {}", path.display())),
     };
-    let own_file = own_file(config);
-    directory.files.iter().find_map(|(name, file)| {
-        let text = &file.as_ref().ok()?.text;
-        let alone = || own_file == Some(name) && serde_json::from_str(text).is_ok_and(|value| edit::is_ours(&value));
-        (edit::count(text) > 0 || alone()).then(|| name.clone())
-    })
+    let own = wanted::own_files(config, &directory, journal);
+    plan::in_use(&directory, &own).next().map(str::to_owned)
 }
 
-/// The file that is wholly ours in stand-alone mode.
-fn own_file(config: &Config) -> Option<&str> {
-    (!config.chained).then(|| config.conf_name.as_deref().unwrap_or(STANDALONE_NAME))
+fn kubeconfigs(config: &Config, journal: &Journal) -> Vec<Step> {
+    let noted = journal.entries().filter(|(_, put)| **put == Put::Credentials).map(|(path, _)| path.to_owned());
+    let paths: BTreeSet<PathBuf> = noted.chain([paths::kubeconfig(&config.dirs.run)]).collect();
+    paths.iter().map(|path| Step::remove(path, "uninstall")).collect()
 }
 
-fn remove_binaries(wanted: &[(String, sys::file::Content)], target: &Path) -> Vec<String> {
-    let steps = match binaries::removal(wanted, target) {
-        Ok(steps) => steps,
-        Err(error) => return vec![error.to_string()],
-    };
-    steps.iter().filter_map(|step| step.run().err()).map(|error| error.to_string()).collect()
+/// The `current` directories, and where else the journal has what `put` asks for.
+fn places<'a>(
+    current: impl IntoIterator<Item = &'a PathBuf>,
+    journal: &Journal,
+    put: impl Fn(&Put) -> bool,
+) -> BTreeSet<PathBuf> {
+    let noted = journal.entries().filter(|(_, it)| put(it)).filter_map(|(path, _)| Some(path.parent()?.to_owned()));
+    noted.chain(current.into_iter().cloned()).collect()
+}
+
+fn told(error: &StepError) -> String {
+    match error {
+        StepError::File(file) => hint(file).map_or_else(|| error.to_string(), |hint| format!("{error} ({hint})")),
+        _ => error.to_string(),
+    }
 }

@@ -1,5 +1,7 @@
 //! `install/`: which file, what is written into it, what is copied.
 
+mod agent;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,7 @@ use std::path::{Path, PathBuf};
 use install_cni::config::comma_list;
 use install_cni::install::choose::{Choice, choose};
 use install_cni::install::discover::valid_files;
-use install_cni::install::{binaries, convert, edit, kubeconfig};
+use install_cni::install::{convert, edit, kubeconfig};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -154,8 +156,11 @@ fn copies(data: &Value) -> Result<(), String> {
     let targets: Vec<TempDir> =
         data["targets"].as_array().into_iter().flatten().map(directory).collect::<Result<_, _>>()?;
     let paths: Vec<PathBuf> = targets.iter().map(|target| target.path().to_owned()).collect();
-    let mut copied = binaries::sync(source.path(), &paths).map_err(|error| error.to_string())?;
-    copied.sort();
+    let root = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let mut config = agent::config(&json!({}), root.path())?;
+    (config.dirs.binaries_from, config.dirs.binaries_to) = (source.path().to_owned(), paths.clone());
+    agent::pass(&config);
+    let copied: Vec<String> = data["source"].as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect();
     let after = paths.iter().map(|path| content_of(path)).collect::<Result<Vec<Value>, String>>()?;
     expect("targets", &data["expect"]["targets_after"], &after.into())?;
     expect("copied", &data["expect"]["copied"], &json!(copied))?;

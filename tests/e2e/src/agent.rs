@@ -96,6 +96,8 @@ fn pod(cluster: &Cluster) -> Pod {
         ("POD_NAME", "istio-cni-node-7xk2p"),
         ("NODE_NAME", "demo-node"),
         ("REPAIR_ENABLED", "false"),
+        // There is no DaemonSet here whose absence would say that this is an uninstall.
+        ("AMBIENT_DISABLE_SAFE_UPGRADE", "true"),
     ];
     Pod {
         namespace: AGENT_NAMESPACE.to_owned(),

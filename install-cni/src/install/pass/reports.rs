@@ -29,6 +29,13 @@ impl Reports {
         }
     }
 
+    /// Something is as it was asked for, and probably not as it was meant.
+    pub(super) fn concern(&mut self, key: &str, reason: &str) {
+        if self.is_news(key, reason) {
+            tracing::warn!(cause = reason, "probably not as it is meant");
+        }
+    }
+
     /// A file is not considered.
     pub(super) fn skipped(&mut self, name: &str, reason: &str) {
         if self.is_news(&format!("file {name}"), reason) {

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::super::steps::Action;
 use super::*;
 
 const LIST: &str = "{\n  \"name\": \"n\",\n  \"plugins\": [\n    {\n      \"type\": \"bridge\"\n    }\n  ]\n}\n";
@@ -18,15 +19,31 @@ fn directory(files: &[(&str, &str)]) -> Directory {
 
 fn carry_out(directory: &mut Directory, steps: Vec<Step>) {
     for step in steps {
-        let name = step.path().to_str().unwrap().to_owned();
-        match step {
-            Step::Write { bytes, access, .. } => {
+        let name = step.path.to_str().unwrap().to_owned();
+        match step.action {
+            Action::Write { bytes, access, .. } => {
                 let text = String::from_utf8(bytes).unwrap();
                 directory.files.insert(name, Ok(Text { text, access }));
             }
-            Step::Remove { .. } => assert!(directory.files.remove(&name).is_some()),
+            Action::Remove => assert!(directory.files.remove(&name).is_some()),
         }
     }
+}
+
+fn none() -> OwnFiles {
+    OwnFiles::new()
+}
+
+fn own(name: &str) -> OwnFiles {
+    [name.to_owned()].into()
+}
+
+fn writes(step: &Step, name: &str) -> bool {
+    step.path.ends_with(name) && matches!(step.action, Action::Write { .. })
+}
+
+fn removes(step: &Step, name: &str) -> bool {
+    step.path.ends_with(name) && step.action == Action::Remove
 }
 
 fn names(directory: &Directory) -> Vec<&str> {
@@ -36,7 +53,7 @@ fn names(directory: &Directory) -> Vec<&str> {
 /// Installs into `chosen`, checks that a second plan is empty, and returns the directory.
 fn installed(files: &[(&str, &str)], chosen: &str) -> Directory {
     let mut directory = directory(files);
-    let steps = chained(&directory, chosen, &element()).unwrap();
+    let steps = chained(&directory, chosen, &element(), &none()).unwrap();
     carry_out(&mut directory, steps);
     directory
 }
@@ -54,8 +71,8 @@ fn every_kind_of_file_comes_back_as_it_was() {
         assert_eq!(names(&after), [installed_name, "b.conflist"]);
         assert_eq!(edit::count(&after.text(installed_name).unwrap().text), 1);
         assert_eq!(after.text(installed_name).unwrap().access.mode, 0o604, "the mode is kept");
-        assert_eq!(chained(&after, installed_name, &element()).unwrap(), [], "nothing is left to do");
-        let (steps, errors) = uninstall(&after, None);
+        assert_eq!(chained(&after, installed_name, &element(), &none()).unwrap(), [], "nothing is left to do");
+        let (steps, errors) = uninstall(&after, &none());
         assert_eq!(errors, []);
         carry_out(&mut after, steps.concat());
         assert_eq!(after.files, directory(&[(name, text), ("b.conflist", LIST)]).files);
@@ -66,11 +83,8 @@ fn every_kind_of_file_comes_back_as_it_was() {
 fn a_new_first_file_gets_our_plugin_and_the_earlier_one_loses_it() {
     let mut after = installed(&[("10-calico.conf", NETWORK), ("20-x.conflist", LIST)], "10-calico.conf");
     after.files.insert("00-multus.conflist".to_owned(), Ok(Text { text: LIST.to_owned(), access: Access::new(0o600) }));
-    let steps = chained(&after, "00-multus.conflist", &element()).unwrap();
-    assert!(
-        matches!(&steps[0], Step::Write { path, .. } if path.ends_with("00-multus.conflist")),
-        "first in, then out"
-    );
+    let steps = chained(&after, "00-multus.conflist", &element(), &none()).unwrap();
+    assert!(writes(&steps[0], "00-multus.conflist"), "first in, then out");
     carry_out(&mut after, steps);
     assert_eq!(names(&after), ["00-multus.conflist", "10-calico.conf", "20-x.conflist"]);
     assert_eq!(after.text("10-calico.conf").unwrap().text, NETWORK);
@@ -80,14 +94,14 @@ fn a_new_first_file_gets_our_plugin_and_the_earlier_one_loses_it() {
 #[test]
 fn a_conversion_is_complete_before_the_network_goes() {
     let before = directory(&[("a.conf", NETWORK)]);
-    let steps = chained(&before, "a.conf", &element()).unwrap();
-    let kinds: Vec<_> = steps.iter().map(|step| matches!(step, Step::Write { .. })).collect();
+    let steps = chained(&before, "a.conf", &element(), &none()).unwrap();
+    let kinds: Vec<_> = steps.iter().map(|step| matches!(step.action, Action::Write { .. })).collect();
     assert_eq!(kinds, [true, false]);
     // A crash between the two: the next pass only removes.
-    let Step::Write { bytes, .. } = &steps[0] else { panic!() };
+    let Action::Write { bytes, .. } = &steps[0].action else { panic!() };
     let half = directory(&[("a.conf", NETWORK), ("a.conflist", std::str::from_utf8(bytes).unwrap())]);
-    let steps = chained(&half, "a.conf", &element()).unwrap();
-    assert!(matches!(steps.as_slice(), [Step::Remove { path, .. }] if path.ends_with("a.conf")));
+    let steps = chained(&half, "a.conf", &element(), &none()).unwrap();
+    assert!(matches!(steps.as_slice(), [step] if removes(step, "a.conf")));
 }
 
 #[test]
@@ -95,7 +109,7 @@ fn a_list_of_someone_else_is_not_overwritten_by_a_conversion() {
     let mut after = installed(&[("a.conf", NETWORK), ("a.conflist", LIST)], "a.conf");
     assert_eq!(names(&after), ["a.conf.conflist", "a.conflist"]);
     assert_eq!(after.text("a.conflist").unwrap().text, LIST);
-    let (steps, _) = uninstall(&after, None);
+    let (steps, _) = uninstall(&after, &none());
     carry_out(&mut after, steps.concat());
     assert_eq!(after.files, directory(&[("a.conf", NETWORK), ("a.conflist", LIST)]).files);
 }
@@ -105,12 +119,12 @@ fn a_network_that_its_owner_wrote_anew_replaces_our_older_conversion() {
     let mut after = installed(&[("a.conf", NETWORK)], "a.conf");
     let newer = NETWORK.replace("old", "new");
     after.files.insert("a.conf".to_owned(), Ok(Text { text: newer.clone(), access: Access::new(0o604) }));
-    let (steps, _) = uninstall(&after, None);
-    assert!(matches!(steps.concat().as_slice(), [Step::Remove { path, .. }] if path.ends_with("a.conflist")));
-    let steps = chained(&after, "a.conf", &element()).unwrap();
+    let (steps, _) = uninstall(&after, &none());
+    assert!(matches!(steps.concat().as_slice(), [step] if removes(step, "a.conflist")));
+    let steps = chained(&after, "a.conf", &element(), &none()).unwrap();
     carry_out(&mut after, steps);
     assert_eq!(names(&after), ["a.conflist"]);
-    let (steps, _) = uninstall(&after, None);
+    let (steps, _) = uninstall(&after, &none());
     carry_out(&mut after, steps.concat());
     assert_eq!(after.text("a.conf").unwrap().text, newer);
 }
@@ -120,7 +134,7 @@ fn a_conversion_that_was_changed_since_stays_a_list() {
     let mut after = installed(&[("a.conf", NETWORK)], "a.conf");
     let Some(Ok(list)) = after.files.get_mut("a.conflist") else { panic!() };
     list.text = list.text.replacen("\"old\"", "\"renamed\"", 1);
-    let (steps, errors) = uninstall(&after, None);
+    let (steps, errors) = uninstall(&after, &none());
     assert_eq!(errors, []);
     carry_out(&mut after, steps.concat());
     assert_eq!(names(&after), ["a.conflist"]);
@@ -132,15 +146,15 @@ fn files_that_are_no_configuration_are_never_written() {
     for text in ["", "null", "[]", "{}", "{\"plugins\":null}", "{\"plugins\":{}}", "{\"plugins\":[{\"type\":\"br"] {
         for name in ["a.conflist", "a.conf", "a.file"] {
             let before = directory(&[(name, text)]);
-            let error = chained(&before, name, &element()).unwrap_err();
+            let error = chained(&before, name, &element(), &none()).unwrap_err();
             assert!(error.to_string().contains(name), "{error}");
-            assert_eq!(uninstall(&before, None), (vec![], vec![]));
+            assert_eq!(uninstall(&before, &none()), (vec![], vec![]));
         }
     }
     let single_in_a_list_name = directory(&[("a.conflist", NETWORK)]);
-    assert!(chained(&single_in_a_list_name, "a.conflist", &element()).is_err());
+    assert!(chained(&single_in_a_list_name, "a.conflist", &element(), &none()).is_err());
     let both = directory(&[("a.conf", "{\"type\":\"bridge\",\"plugins\":[{\"type\":\"x\"}]}")]);
-    assert!(chained(&both, "a.conf", &element()).is_err());
+    assert!(chained(&both, "a.conf", &element(), &none()).is_err());
 }
 
 #[test]
@@ -151,19 +165,19 @@ fn a_list_with_the_wrong_ending_moves_to_the_right_one() {
 
 #[test]
 fn stand_alone_mode_writes_and_removes_only_its_own_file() {
-    let own = "{\n  \"type\": \"istio-cni\"\n}\n";
+    let text = "{\n  \"type\": \"istio-cni\"\n}\n";
     let mut dir = directory(&[("10-a.conflist", LIST)]);
-    let steps = standalone(&dir, "YYY.conf", own, 0o640).unwrap();
-    assert!(matches!(&steps[..], [Step::Write { access, .. }] if *access == Access::new(0o640)));
+    let steps = standalone(&dir, ("YYY.conf", 0o640), text, &none()).unwrap();
+    assert!(matches!(&steps[0].action, Action::Write { access, .. } if *access == Access::new(0o640)));
     carry_out(&mut dir, steps);
-    assert_eq!(standalone(&dir, "YYY.conf", own, 0o640).unwrap(), []);
+    assert_eq!(standalone(&dir, ("YYY.conf", 0o640), text, &none()).unwrap(), []);
     assert_eq!(
-        standalone(&dir, "10-a.conflist", own, 0o640),
-        Err(PlanError::Foreign { name: "10-a.conflist".to_owned() })
+        standalone(&dir, ("10-a.conflist", 0o640), text, &none()),
+        Err(PlanError::Foreign { name: "10-a.conflist".to_owned(), setting: "CNI_CONF_NAME" })
     );
-    let (steps, errors) = uninstall(&dir, Some("10-a.conflist"));
+    let (steps, errors) = uninstall(&dir, &own("10-a.conflist"));
     assert_eq!((steps, errors), (vec![], vec![]));
-    let (steps, _) = uninstall(&dir, Some("YYY.conf"));
+    let (steps, _) = uninstall(&dir, &own("YYY.conf"));
     carry_out(&mut dir, steps.concat());
     assert_eq!(names(&dir), ["10-a.conflist"]);
 }
@@ -171,7 +185,65 @@ fn stand_alone_mode_writes_and_removes_only_its_own_file() {
 #[test]
 fn our_plugin_does_not_run_twice_when_the_mode_changes() {
     let mut dir = installed(&[("10-a.conflist", LIST)], "10-a.conflist");
-    let steps = standalone(&dir, "YYY.conf", "{\"type\":\"istio-cni\"}", 0o600).unwrap();
+    let steps = standalone(&dir, ("YYY.conf", 0o600), "{\"type\":\"istio-cni\"}", &none()).unwrap();
     carry_out(&mut dir, steps);
     assert_eq!(dir.text("10-a.conflist").unwrap().text, LIST);
+}
+
+const OWN: &str = "02-istio-cni.conflist";
+
+fn take_over(dir: &mut Directory, primary: &str) {
+    let steps = owned(dir, (OWN, 0o640), primary, &element(), &own(OWN)).unwrap();
+    carry_out(dir, steps);
+}
+
+#[test]
+fn a_file_of_our_own_copies_the_network_and_follows_it() {
+    for (name, text) in [("10-a.conflist", LIST), ("10-a.conf", NETWORK)] {
+        let mut dir = directory(&[(name, text)]);
+        take_over(&mut dir, name);
+        assert_eq!(names(&dir), [OWN, name]);
+        assert_eq!(dir.text(name).unwrap().text, text, "the network's own file is not touched");
+        let copy = dir.text(OWN).unwrap();
+        assert_eq!(copy.access, Access::new(0o640));
+        assert_eq!(edit::kinds(&copy.text), edit::kinds(text));
+        assert_eq!(edit::count(&copy.text), 1);
+        assert_eq!(owned(&dir, (OWN, 0o640), name, &element(), &own(OWN)).unwrap(), []);
+        let newer = text.replace("bridge", "ptp");
+        dir.files.get_mut(name).unwrap().as_mut().unwrap().text = newer.clone();
+        take_over(&mut dir, name);
+        assert_eq!(edit::kinds(&dir.text(OWN).unwrap().text), Some(vec!["ptp".to_owned()]));
+        let (steps, errors) = uninstall(&dir, &own(OWN));
+        assert_eq!(errors, []);
+        carry_out(&mut dir, steps.concat());
+        assert_eq!(dir.files, directory(&[(name, &newer)]).files);
+    }
+}
+
+#[test]
+fn a_network_that_once_had_our_plugin_loses_it_when_we_get_a_file_of_our_own() {
+    for (name, text) in [("10-a.conflist", LIST), ("10-a.conf", NETWORK)] {
+        let mut dir = installed(&[(name, text)], name);
+        let edited = names(&dir)[0].to_owned();
+        let steps = owned(&dir, (OWN, 0o600), &edited, &element(), &own(OWN)).unwrap();
+        assert!(writes(&steps[0], OWN), "first in, then out");
+        carry_out(&mut dir, steps);
+        assert_eq!(names(&dir), [OWN, name]);
+        assert_eq!(dir.text(name).unwrap().text, text);
+        let steps = chained(&dir, name, &element(), &own(OWN)).unwrap();
+        assert!(removes(steps.last().unwrap(), OWN), "and the other way round");
+        carry_out(&mut dir, steps);
+        assert_eq!(names(&dir), [edited.as_str()]);
+    }
+}
+
+#[test]
+fn a_file_of_somebody_else_is_not_taken_for_our_own() {
+    let other = "{\"name\":\"n\",\"plugins\":[{\"type\":\"other\"}]}";
+    let dir = directory(&[(OWN, other), ("10-a.conflist", LIST)]);
+    let error = owned(&dir, (OWN, 0o600), "10-a.conflist", &element(), &none()).unwrap_err();
+    assert!(error.to_string().contains("ISTIO_OWNED_CNI_CONFIG_FILENAME"), "{error}");
+    assert_eq!(uninstall(&dir, &own(OWN)), (vec![], vec![]), "neither runs our plugin nor is a copy");
+    let stripped = directory(&[(OWN, LIST), ("10-a.conflist", LIST)]);
+    assert!(removes(&uninstall(&stripped, &own(OWN)).0[0][0], OWN), "a copy without our plugin is ours all the same");
 }
