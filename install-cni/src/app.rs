@@ -9,8 +9,9 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::task::JoinError;
 
+use crate::beside;
 use crate::config::Config;
-use crate::health::{self, Health};
+use crate::health::Health;
 use crate::install::pass::{Installer, QUICK_LOOK};
 use crate::shutdown::{self, Fate, Question};
 use crate::watch::Watch;
@@ -58,7 +59,7 @@ impl App {
         end: impl Future<Output = T>,
         bound: impl Fn(SocketAddr) + Send + 'static,
     ) -> Result<T, AppError> {
-        let serving = tokio::spawn(health::serve(self.health(), self.config.health, bound));
+        let beside = beside::start(&self.config, &self.health, bound);
         let dirs = &self.config.dirs;
         let watched = dirs.binaries_to.iter().chain([&dirs.cni, &dirs.service_account, &dirs.run]).cloned();
         let mut watch = Watch::new(watched);
@@ -81,7 +82,7 @@ impl App {
         let config = Arc::clone(&self.config);
         let fate = Fate::learn(&config, self.question).await;
         tokio::task::spawn_blocking(move || shutdown::conclude(&config, &fate)).await?;
-        serving.abort();
+        drop(beside);
         Ok(ended)
     }
 }

@@ -7,13 +7,14 @@
 mod values;
 
 use std::ffi::OsString;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use agent_api::PluginConfig;
 use agent_api::paths::DEFAULT_RUN_DIR;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-use crate::config::{CNI_DIR, Config, Dirs, HEALTH_PORT, comma_list};
+use crate::config::{AgentConfig, CNI_DIR, Config, Dirs, HEALTH_PORT, MONITORING_PORT, comma_list};
 use crate::install::kubeconfig::Source;
 use crate::log::LogOptions;
 use values::{flag_bool, flag_int, lenient_bool, lenient_int};
@@ -138,7 +139,7 @@ flags! {
     ints {
         /// Mode of the kubeconfig, for example 0600.
         kubeconfig_mode = "kubeconfig-mode",
-        #[arg(hide = true)]
+        /// Port of /metrics; 0 or less for none [default: 15014].
         monitoring_port = "monitoring-port",
         #[arg(hide = true)]
         repair_init_container_exit_code = "repair-init-container-exit-code",
@@ -165,12 +166,11 @@ struct LogFlags {
 }
 
 /// Flags without effect in this version.
-const FLAGS_WITHOUT_EFFECT: [&str; 19] = [
+const FLAGS_WITHOUT_EFFECT: [&str; 18] = [
     "ztunnel-uds-address",
     "cni-network-config",
     "cni-network-config-file",
     "log-level",
-    "monitoring-port",
     "repair-enabled",
     "repair-delete-pods",
     "repair-label-pods",
@@ -280,6 +280,12 @@ impl Args {
                 false,
             ),
         };
+        let port = flags.monitoring_port.or_else(|| variable("MONITORING_PORT").map(|text| lenient_int(&text)));
+        let agent = AgentConfig {
+            pod_name: plain("POD_NAME"),
+            metrics: monitoring_address(port),
+            plugin_log: log.plugin_log(),
+        };
         let group_read = switch(flags.cni_conf_group_read, "CNI_CONF_GROUP_READ", false);
         let config = Config {
             dirs,
@@ -290,9 +296,10 @@ impl Args {
             kubeconfig_mode: mode.map_or(0o600, |mode| u32::try_from(mode & 0o7777).unwrap_or(0o600)),
             kubeconfig,
             plugin,
-            health: (std::net::Ipv6Addr::UNSPECIFIED, HEALTH_PORT).into(),
+            health: (Ipv6Addr::UNSPECIFIED, HEALTH_PORT).into(),
             always_clean_up: lenient_bool(&plain("AMBIENT_DISABLE_SAFE_UPGRADE")),
             node_name: plain("NODE_NAME"),
+            agent,
         };
         Run { config, log, warnings, notes }
     }
@@ -323,6 +330,13 @@ impl Args {
         }
         vec![format!("accepted, but without effect in this version: {}", names.join(", "))]
     }
+}
+
+/// Where metrics are served on this port: nowhere when it is none.
+fn monitoring_address(port: Option<i64>) -> Option<SocketAddr> {
+    let port = port.unwrap_or_else(|| MONITORING_PORT.into());
+    let port = u16::try_from(port).ok().filter(|&port| port != 0)?;
+    Some((Ipv6Addr::UNSPECIFIED, port).into())
 }
 
 fn version(short: bool, output: Option<Output>) -> String {

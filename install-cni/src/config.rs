@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::install::choose::STANDALONE_NAME;
 use crate::install::kubeconfig::Source;
+use crate::log::plugin::PluginLog;
 
 /// Where the image has the binaries.
 pub const BINARIES_FROM: &str = "/opt/cni/bin";
@@ -26,6 +27,8 @@ pub const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceacc
 pub const OWNED_NAME: &str = "02-istio-cni.conflist";
 /// Port of `/healthz` and `/readyz`.
 pub const HEALTH_PORT: u16 = 8000;
+/// Port of `/metrics`, unless told otherwise.
+pub const MONITORING_PORT: u16 = 15014;
 /// Version of the stand-alone configuration file.
 const STANDALONE_VERSION: &str = "0.3.1";
 
@@ -104,8 +107,21 @@ pub struct Config {
     pub health: SocketAddr,
     /// Uninstall at every end, without asking whether it is one for good.
     pub always_clean_up: bool,
-    /// Name of the node.
+    /// Name of the node; without it its pods are not known.
     pub node_name: String,
+    /// What the agent does beside installing.
+    pub agent: AgentConfig,
+}
+
+/// Settings of what the agent does beside installing.
+#[derive(Debug, Clone, Default)]
+pub struct AgentConfig {
+    /// Name of the agent's own pod, or nothing.
+    pub pod_name: String,
+    /// Where `/metrics` is served, if it is.
+    pub metrics: Option<SocketAddr>,
+    /// How entries of plugins are logged.
+    pub plugin_log: PluginLog,
 }
 
 impl Config {

@@ -2,7 +2,7 @@
 //!
 //! Healthy means the main loop turns; ready means every part of the work is in order. The text of a 503 says what is
 //! missing, `?verbose` also since when, and what to look at although it stops nothing. A port that is taken does not
-//! stop the agent. The main loop and the passes write here, HTTP reads.
+//! stop the agent. The main loop, the passes and the sockets write here, HTTP reads.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,6 +17,8 @@ use axum::routing::get;
 use sys::log::rfc3339_micros;
 use tokio::net::TcpListener;
 
+use crate::metrics::installs::Installs;
+
 /// After this long without a turn of the main loop the process counts as hung: three slow looks.
 const HUNG: Duration = Duration::from_secs(180);
 /// Until the next try to get the port.
@@ -26,6 +28,7 @@ const BIND_AGAIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Health {
     state: Mutex<State>,
+    installs: Installs,
 }
 
 #[derive(Debug)]
@@ -57,9 +60,8 @@ impl Told {
 
 impl Default for Health {
     fn default() -> Self {
-        Self {
-            state: Mutex::new(State { parts: BTreeMap::new(), concerns: BTreeMap::new(), last_turn: Instant::now() }),
-        }
+        let state = State { parts: BTreeMap::new(), concerns: BTreeMap::new(), last_turn: Instant::now() };
+        Self { state: Mutex::new(state), installs: Installs::default() }
     }
 }
 
@@ -67,6 +69,12 @@ impl Health {
     /// The main loop has turned.
     pub fn turn(&self) {
         self.state().last_turn = Instant::now();
+        self.installs.ready(self.missing().is_none());
+    }
+
+    /// How attempts to install ended.
+    pub fn installs(&self) -> &Installs {
+        &self.installs
     }
 
     /// These parts belong to the work, and are missing until they are told to be in order.
@@ -160,7 +168,7 @@ impl Health {
 /// Serves until the task is dropped. `address` is tried again and again while it is taken; `bound` is told where it
 /// is once it is there.
 pub async fn serve(health: Arc<Health>, address: SocketAddr, bound: impl Fn(SocketAddr)) {
-    let listener = listen(address).await;
+    let listener = listen(address, "health checks").await;
     if let Ok(address) = listener.local_addr() {
         bound(address);
     }
@@ -173,7 +181,8 @@ pub async fn serve(health: Arc<Health>, address: SocketAddr, bound: impl Fn(Sock
     }
 }
 
-async fn listen(address: SocketAddr) -> TcpListener {
+/// Listens for requests for `what`, as soon as the port is free.
+pub(crate) async fn listen(address: SocketAddr, what: &str) -> TcpListener {
     let mut told = false;
     loop {
         let error = match TcpListener::bind(address).await {
@@ -188,7 +197,7 @@ async fn listen(address: SocketAddr) -> TcpListener {
             Err(error) => error,
         };
         if !told {
-            tracing::error!(%address, %error, "health checks are not served yet, so the pod is not ready; the work goes on");
+            tracing::error!(%address, %error, "{what} are not served yet; the work goes on, and the port is tried again");
             told = true;
         }
         tokio::time::sleep(BIND_AGAIN).await;

@@ -2,12 +2,22 @@
 //!
 //! Sidecar mode for now. `args` makes a [`config::Config`]; `app` is the main loop; `install` does the work on the
 //! node; `health` answers probes; `watch` wakes the loop; `shutdown` ends it.
+//!
+//! Beside it, and never in its way (`beside`): `pods` knows the pods of the node, `sockets` answers plugins (`answer`)
+//! and takes their log, `metrics` counts, `uncaptured` tells pods about traffic outside the mesh, through `cluster`.
 
+pub mod answer;
 pub mod app;
 pub mod args;
+pub mod beside;
+pub mod cluster;
 pub mod config;
 pub mod health;
 pub mod install;
 pub mod log;
+pub mod metrics;
+pub mod pods;
 pub mod shutdown;
+pub mod sockets;
+pub mod uncaptured;
 pub mod watch;

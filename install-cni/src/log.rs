@@ -1,7 +1,10 @@
 //! The agent's log: one line per event, as text or as JSON with Istio's keys.
 //!
-//! Levels come as Istio's list `[scope:]level,…`. All that is logged here has the scope `cni-agent`; what is asked for
-//! `cni-plugin` goes into the plugin's configuration. A level without scope holds for both unless they are named.
+//! Levels come as Istio's list `[scope:]level,…`. All that happens here has the scope `cni-agent`; what is asked for
+//! `cni-plugin` goes into the plugin's configuration, and holds for what plugins hand to us ([`plugin`]). A level
+//! without scope holds for both unless they are named.
+
+pub mod plugin;
 
 use std::fmt::{self, Write};
 use std::io;
@@ -117,23 +120,31 @@ where
         SystemTime.format_time(&mut Writer::new(&mut time))?;
         let mut fields = Fields::default();
         event.record(&mut fields);
-        if self.json {
-            let mut line = Map::new();
-            for (key, value) in [("level", level), ("time", &time), ("scope", SCOPE), ("msg", &fields.message)] {
-                line.insert(key.to_owned(), value.into());
-            }
-            line.extend(fields.labels);
-            return writeln!(writer, "{}", Value::Object(line));
-        }
-        write!(writer, "{time}\t{level}\t{SCOPE}\t{}", one_line(&fields.message))?;
-        for (key, value) in fields.labels {
-            match value {
-                Value::String(text) => write!(writer, "\t{key}={}", one_line(&text))?,
-                other => write!(writer, "\t{key}={other}")?,
-            }
-        }
-        writeln!(writer)
+        writer.write_str(&line(self.json, [level, &time, SCOPE, &fields.message], fields.labels))
     }
+}
+
+/// One line with its line break, from level, time, scope and message. In JSON, labels cannot stand for those.
+fn line(json: bool, head: [&str; 4], labels: Map<String, Value>) -> String {
+    let [level, time, scope, message] = head;
+    if json {
+        let own = [("level", level), ("time", time), ("scope", scope), ("msg", message)];
+        let mut line: Map<_, _> = own.into_iter().map(|(key, value)| (key.to_owned(), Value::from(value))).collect();
+        for (key, value) in labels {
+            line.entry(key).or_insert(value);
+        }
+        return format!("{}\n", Value::Object(line));
+    }
+    let mut line = format!("{}\t{level}\t{scope}\t{}", one_line(time), one_line(message));
+    for (key, value) in labels {
+        let value = match value {
+            Value::String(text) => one_line(&text),
+            other => other.to_string(),
+        };
+        line.extend(["\t", &one_line(&key), "=", &value]);
+    }
+    line.push('\n');
+    line
 }
 
 /// File names and error texts come from outside; a line break in one must not look like another event.

@@ -76,10 +76,7 @@ impl<'a> Call<'a> {
             );
             return Err(Error::new(codes::UNSUPPORTED, message));
         }
-        decide(&pod).map_err(|invalid| {
-            let message = format!("pod {namespace}/{name}: {invalid}; correct the annotation");
-            Error::new(codes::INVALID_ANNOTATION, message)
-        })
+        decide(&pod).map_err(|invalid| Error::new(codes::INVALID_ANNOTATION, invalid.about(namespace, name)))
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use agent_api::PluginConfig;
 use install_cni::app::App;
-use install_cni::config::{Config, Dirs};
+use install_cni::config::{AgentConfig, Config, Dirs};
 use install_cni::health::Health;
 use install_cni::install::edit;
 use install_cni::install::kubeconfig::Source;
@@ -72,6 +72,7 @@ impl Node {
             owned: None,
             always_clean_up: true,
             node_name: "node-1".to_owned(),
+            agent: AgentConfig::default(),
         };
         let node = Self { root, config, rotations: 0.into() };
         for name in ["token", "ca.crt"] {

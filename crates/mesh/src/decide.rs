@@ -37,6 +37,20 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::SelfAgentPod,
+        Self::NotKubernetes,
+        Self::NamespaceExcluded,
+        Self::HasIstioInit,
+        Self::DisableEnvoy,
+        Self::NoIstioProxy,
+        Self::ProxyType,
+        Self::InjectDisabled,
+        Self::NoSidecarStatus,
+        Self::InterceptionNone,
+    ];
+
     /// The reason as one word, for logs.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -36,6 +36,13 @@ pub struct InvalidAnnotation {
     pub reason: String,
 }
 
+impl InvalidAnnotation {
+    /// What is wrong with this pod, and what to do about it.
+    pub fn about(&self, namespace: &str, name: &str) -> String {
+        format!("pod {namespace}/{name}: {self}; correct the annotation")
+    }
+}
+
 /// A variable of the proxy that was taken for `false`, since it is no boolean.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("variable {variable} of container istio-proxy is `{value}`, which is no boolean; it is taken for false")]

@@ -61,7 +61,7 @@ fn excluded_namespaces_are_trimmed() {
 #[test]
 fn settings_of_istio_that_do_nothing_yet_are_accepted_and_named() {
     let Run { notes, warnings, config, .. } = run(
-        &["--monitoring-port=-1", "--ctrlz_port", "9876", "--log_caller=x", "--log_stacktrace_level=default:none"],
+        &["--ctrlz_port", "9876", "--log_caller=x", "--log_stacktrace_level=default:none"],
         &[
             ("REPAIR_ENABLED", "true"),
             ("AMBIENT_IPV6", "true"),
@@ -71,11 +71,21 @@ fn settings_of_istio_that_do_nothing_yet_are_accepted_and_named() {
         ],
     );
     assert_eq!(config.check(), Ok(()));
-    assert_eq!(
-        notes,
-        ["accepted, but without effect in this version: --monitoring-port, --ctrlz_port, REPAIR_ENABLED, AMBIENT_IPV6"]
-    );
+    assert_eq!(notes, ["accepted, but without effect in this version: --ctrlz_port, REPAIR_ENABLED, AMBIENT_IPV6"]);
     assert!(warnings[0].contains("first valid list"), "{warnings:?}");
+}
+
+#[test]
+fn metrics_are_served_on_istios_port_unless_told_otherwise() {
+    let port = |words: &[&str], environment: &[(&str, &str)]| {
+        run(words, environment).config.agent.metrics.map(|address| address.port())
+    };
+    assert_eq!(port(&[], &[]), Some(15014));
+    assert_eq!(port(&[], &[("MONITORING_PORT", "9090")]), Some(9090));
+    assert_eq!(port(&["--monitoring-port=-1"], &[("MONITORING_PORT", "9090")]), None);
+    for off in ["0", "", "70000"] {
+        assert_eq!(port(&[], &[("MONITORING_PORT", off)]), None, "{off}");
+    }
 }
 
 #[test]

@@ -227,6 +227,7 @@ impl Installer {
                 }
                 Outcome::Failed(reason) => {
                     self.reports.failed(part, &reason);
+                    self.health.installs().failed(part);
                     failed = true;
                     reason
                 }
