@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent_api::PluginConfig;
-use install_cni::config::{Config, Dirs, OWNED_NAME, comma_list};
+use install_cni::config::{AgentConfig, Config, Dirs, OWNED_NAME, comma_list};
 use install_cni::health::Health;
 use install_cni::install::kubeconfig::Source;
 use install_cni::install::pass::Installer;
@@ -68,6 +68,7 @@ pub(super) fn config(settings: &Value, root: &Path) -> Result<Config, String> {
         health: ([127, 0, 0, 1], 0).into(),
         always_clean_up: false,
         node_name: "node-1".to_owned(),
+        agent: AgentConfig::default(),
     })
 }
 
