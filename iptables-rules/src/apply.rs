@@ -91,6 +91,8 @@ pub struct Applied {
     pub differences: Vec<String>,
     /// IPv6 rules were wanted.
     pub ipv6: bool,
+    /// The family that has addresses but is not captured: it passes around the proxy, unless the settings refuse it.
+    pub uncaptured: Option<Family>,
     /// Number of rules wanted, both families together.
     pub rules: usize,
     /// How they were put in place and why so, a sentence for the log.
@@ -196,6 +198,9 @@ pub fn run(job: &Job) -> Result<Applied, ApplyError> {
         (Form::Native, false) => native_rules(job, &settings, &facts)?,
         (Form::Compatible, false) => compatible_rules(job, &settings, &facts)?,
     };
+    if !job.cleanup_only {
+        applied.notes.extend(applied.uncaptured.map(|_| uncaptured_note(job)));
+    }
     applied.changed |= if job.cleanup_only {
         change_routing(possible_routing(&settings), Routing::remove)?
     } else {
@@ -204,10 +209,25 @@ pub fn run(job: &Job) -> Result<Applied, ApplyError> {
     Ok(applied)
 }
 
+/// What becomes of IPv6 where it is not captured.
+fn uncaptured_note(job: &Job) -> String {
+    let what = if job.settings.refuse_uncaptured {
+        "connections over it are refused where they would be captured"
+    } else if job.form == Form::Native {
+        // Istio's native rules do not look at the family everywhere.
+        "connections over it pass around the proxy or come to it, as it happens"
+    } else {
+        "connections over it pass around the proxy"
+    };
+    format!(
+        "there are IPv6 addresses, but the proxy is set up for IPv4 only: {what}; enable dual stack to capture them"
+    )
+}
+
 impl Applied {
     fn new(differences: Vec<String>, facts: &HostFacts, rules: usize, backend: String) -> Self {
         let changed = !differences.is_empty();
-        Self { changed, differences, ipv6: facts.ipv6, rules, backend, notes: Vec::new() }
+        Self { changed, differences, ipv6: facts.ipv6, uncaptured: facts.uncaptured, rules, backend, notes: Vec::new() }
     }
 }
 
@@ -383,7 +403,7 @@ fn routing(what: Routing, step: fn(Routing) -> Result<bool, NetlinkError>) -> Re
 pub fn host_facts(settings: &Settings) -> Result<HostFacts, ApplyError> {
     let addresses = local_addresses().map_err(ApplyError::Addresses)?;
     let local = local_address(&addresses, settings.dual_stack)?;
-    let mut facts = HostFacts { ipv6: local.ipv6, ..HostFacts::default() };
+    let mut facts = HostFacts { ipv6: local.ipv6, uncaptured: local.uncaptured, ..HostFacts::default() };
     if settings.redirect_dns && !settings.capture_all_dns {
         let text = fs::read_to_string(RESOLV_CONF);
         let text = text.map_err(|source| ApplyError::File { path: RESOLV_CONF, source })?;

@@ -9,6 +9,8 @@ pub mod values;
 
 pub use values::{Cidr, Id, InvalidCidr, Mark, Port, Selection};
 
+use crate::model::Family;
+
 /// Port the proxy takes outbound connections on.
 pub const DEFAULT_PROXY_PORT: u16 = 15001;
 /// Port the proxy takes inbound connections on.
@@ -100,6 +102,9 @@ pub struct Settings {
     pub drop_invalid: bool,
     /// Look past the first local address for an IPv6 one.
     pub dual_stack: bool,
+    /// Where a family has addresses but no rules, refuse what the rules would capture, rather than let it pass around
+    /// the proxy as Istio does.
+    pub refuse_uncaptured: bool,
 }
 
 impl Default for Settings {
@@ -127,6 +132,7 @@ impl Default for Settings {
             capture_all_dns: false,
             drop_invalid: false,
             dual_stack: false,
+            refuse_uncaptured: false,
         }
     }
 }
@@ -136,6 +142,8 @@ impl Default for Settings {
 pub struct HostFacts {
     /// IPv6 rules are wanted.
     pub ipv6: bool,
+    /// The family that has addresses although no rules are wanted for it. It can only be IPv6.
+    pub uncaptured: Option<Family>,
     /// IPv4 name servers of resolv.conf, in order.
     pub dns_servers_v4: Vec<String>,
     /// IPv6 name servers of resolv.conf, in order.

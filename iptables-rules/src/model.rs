@@ -11,10 +11,14 @@ use crate::config::{Cidr, Id, Mark, Port};
 pub mod builtin {
     /// Packets that arrive.
     pub const PREROUTING: &str = "PREROUTING";
+    /// Packets that arrive for a local process.
+    pub const INPUT: &str = "INPUT";
+    /// Packets that are passed on.
+    pub const FORWARD: &str = "FORWARD";
     /// Packets that local processes send.
     pub const OUTPUT: &str = "OUTPUT";
     /// Names that are never created or deleted.
-    pub const ALL: [&str; 5] = [PREROUTING, "INPUT", "FORWARD", OUTPUT, "POSTROUTING"];
+    pub const ALL: [&str; 5] = [PREROUTING, INPUT, FORWARD, OUTPUT, "POSTROUTING"];
 }
 
 /// Chains of ours. The names are Istio's; every one starts with [`chain::PREFIX`].
@@ -189,6 +193,8 @@ pub enum Match {
         /// The port.
         port: Port,
     },
+    /// Begins a TCP connection; needs that protocol before it.
+    Begins,
     /// Goes to none of these ports; needs a protocol before it.
     NoneOfDestinationPorts(Vec<Port>),
     /// Was sent by this owner, or not.
@@ -222,6 +228,8 @@ pub enum Target {
     Accept,
     /// Is dropped.
     Drop,
+    /// Is refused: the sender is told at once.
+    Reject(Refusal),
     /// Is sent to this local port.
     Redirect {
         /// The port.
@@ -244,6 +252,25 @@ pub enum Target {
     RestoreMark,
     /// Its connection is tracked in this zone.
     ConntrackZone(u16),
+}
+
+/// What the sender of a refused packet is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// A TCP reset; the rule must be about TCP.
+    Reset,
+    /// That nobody listens on the port.
+    PortUnreachable,
+}
+
+impl Refusal {
+    /// The one that programs understand who speak `protocol`.
+    pub fn of(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Tcp => Self::Reset,
+            Protocol::Udp => Self::PortUnreachable,
+        }
+    }
 }
 
 /// How the port of a redirect is spelled in text. Istio uses both, so the text does too.

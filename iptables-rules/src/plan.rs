@@ -4,6 +4,7 @@
 //! encoder in `render`.
 
 pub mod native;
+mod refuse;
 mod sidecar;
 
 use crate::config::{HostFacts, Settings};
@@ -14,7 +15,7 @@ use crate::model::{Family, Rule};
 pub struct Plan {
     /// IPv4 rules.
     pub v4: Vec<Rule>,
-    /// IPv6 rules; empty when IPv6 is off.
+    /// IPv6 rules; when IPv6 is off, none, or those that refuse it.
     pub v6: Vec<Rule>,
 }
 
@@ -56,5 +57,9 @@ impl DnsCapture {
 
 /// The sidecar rule set of `settings`.
 pub fn sidecar(settings: &Settings, facts: &HostFacts) -> Plan {
-    sidecar::plan(settings, facts)
+    let mut plan = sidecar::plan(settings, facts);
+    if settings.refuse_uncaptured && facts.uncaptured == Some(Family::V6) {
+        plan.v6 = refuse::rules(settings, facts);
+    }
+    plan
 }

@@ -5,8 +5,9 @@
 use std::fs;
 use std::path::Path;
 
-use iptables_rules::config::HostFacts;
 use iptables_rules::config::options::Options;
+use iptables_rules::config::{HostFacts, Settings};
+use iptables_rules::model::Family;
 use iptables_rules::plan::{native, sidecar};
 use iptables_rules::render::explain::{explain, explain_native};
 use serde_json::Value;
@@ -52,6 +53,7 @@ fn facts(case: &Value) -> HostFacts {
         ipv6: case["host"]["ipv6"] == true,
         dns_servers_v4: servers("dns_servers_v4"),
         dns_servers_v6: servers("dns_servers_v6"),
+        ..HostFacts::default()
     }
 }
 
@@ -65,15 +67,19 @@ fn every_rule_of_every_case_has_a_sentence_in_both_forms() {
         if !["rules", "cni-pod"].contains(&case["kind"].as_str().unwrap_or_default()) {
             continue;
         }
-        let (settings, facts) = (options(&case).settings().unwrap(), facts(&case));
-        let plan = sidecar(&settings, &facts);
-        for rule in plan.v4.iter().chain(&plan.v6) {
-            assert_ne!(explain(rule), UNKNOWN, "{}: {rule}", path.display());
-            seen += 1;
-        }
-        for rule in native::sidecar(&settings, &facts).rules {
-            assert_ne!(explain_native(&rule), UNKNOWN, "{}: {rule}", path.display());
-            seen += 1;
+        let (settings, captured) = (options(&case).settings().unwrap(), facts(&case));
+        let settings = Settings { refuse_uncaptured: true, ..settings };
+        let uncaptured = HostFacts { ipv6: false, uncaptured: Some(Family::V6), ..captured.clone() };
+        for facts in [captured, uncaptured] {
+            let plan = sidecar(&settings, &facts);
+            for rule in plan.v4.iter().chain(&plan.v6) {
+                assert_ne!(explain(rule), UNKNOWN, "{}: {rule}", path.display());
+                seen += 1;
+            }
+            for rule in native::sidecar(&settings, &facts).rules {
+                assert_ne!(explain_native(&rule), UNKNOWN, "{}: {rule}", path.display());
+                seen += 1;
+            }
         }
     }
     assert!(seen > 1000, "only {seen} rules");

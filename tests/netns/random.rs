@@ -7,6 +7,7 @@ use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use iptables_rules::config::{Cidr, HostFacts, Id, Mode, OwnerGroups, Port, Selection, Settings};
+use iptables_rules::model::Family;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
@@ -46,7 +47,7 @@ pub fn settings() -> BoxedStrategy<Settings> {
     let outbound = (selection(cidr()), vec(cidr(), 0..4), vec(port(), 0..4), vec(port(), 0..4));
     let interfaces = (vec(interface(), 0..3), vec(interface(), 0..3));
     let tproxy = (1..=u32::MAX, 1..=u32::MAX);
-    let switches = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let switches = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     (ports, owners, inbound, outbound, interfaces, tproxy, loopback(), switches)
         .prop_map(|(ports, owners, inbound, outbound, interfaces, tproxy, loopback_v4, switches)| Settings {
             proxy_port: ports.0.into(),
@@ -71,15 +72,18 @@ pub fn settings() -> BoxedStrategy<Settings> {
             capture_all_dns: switches.1,
             drop_invalid: switches.2,
             dual_stack: switches.3,
+            refuse_uncaptured: switches.4,
         })
         .boxed()
 }
 
-/// Hosts of any kind: with IPv6 and without, with name servers of both families.
+/// Hosts of any kind: with IPv6, without, and with addresses of it only; with name servers of both families.
 pub fn facts() -> BoxedStrategy<HostFacts> {
-    (any::<bool>(), vec(any::<Ipv4Addr>(), 0..3), vec(any::<Ipv6Addr>(), 0..3))
-        .prop_map(|(ipv6, v4, v6)| HostFacts {
+    let ipv6 = prop_oneof![2 => Just((true, None)), 1 => Just((false, None)), 2 => Just((false, Some(Family::V6)))];
+    (ipv6, vec(any::<Ipv4Addr>(), 0..3), vec(any::<Ipv6Addr>(), 0..3))
+        .prop_map(|((ipv6, uncaptured), v4, v6)| HostFacts {
             ipv6,
+            uncaptured,
             dns_servers_v4: v4.iter().map(Ipv4Addr::to_string).collect(),
             dns_servers_v6: v6.iter().map(Ipv6Addr::to_string).collect(),
         })

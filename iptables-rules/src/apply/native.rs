@@ -36,7 +36,7 @@ pub fn apply(settings: &Settings, facts: &HostFacts) -> Result<Outcome, ApplyErr
     bring_to(&sidecar(settings, facts))
 }
 
-/// Removes our three tables, as far as they are there.
+/// Removes our tables, as far as they are there.
 ///
 /// # Errors
 /// See [`ApplyError`]; the rules are then as they were before.

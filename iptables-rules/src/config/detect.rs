@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use thiserror::Error;
 
+use crate::model::Family;
+
 /// File that lists users.
 pub const PASSWD: &str = "/etc/passwd";
 /// File that lists groups.
@@ -25,6 +27,8 @@ pub struct LocalAddress {
     pub host: IpAddr,
     /// IPv6 rules are wanted.
     pub ipv6: bool,
+    /// The family with an address that counts, but without rules.
+    pub uncaptured: Option<Family>,
 }
 
 /// Picks from `addresses`, which hold IPv4 before IPv6. Without `dual_stack` the first one that is neither loopback nor
@@ -35,8 +39,9 @@ pub struct LocalAddress {
 pub fn local_address(addresses: &[IpAddr], dual_stack: bool) -> Result<LocalAddress, NoLocalAddress> {
     let mut counting = addresses.iter().map(IpAddr::to_canonical).filter(counts);
     let host = counting.next().ok_or(NoLocalAddress)?;
-    let ipv6 = host.is_ipv6() || (dual_stack && counting.any(|address| address.is_ipv6()));
-    Ok(LocalAddress { host, ipv6 })
+    let has_ipv6 = host.is_ipv6() || counting.any(|address| address.is_ipv6());
+    let ipv6 = host.is_ipv6() || (dual_stack && has_ipv6);
+    Ok(LocalAddress { host, ipv6, uncaptured: (has_ipv6 && !ipv6).then_some(Family::V6) })
 }
 
 fn counts(address: &IpAddr) -> bool {
@@ -100,6 +105,19 @@ mod tests {
     fn dual_stack_looks_on_for_ipv6() {
         assert_eq!(pick(&["10.0.0.2", "fe80::1", "fd00::2"], true), Ok(("10.0.0.2".to_owned(), true)));
         assert_eq!(pick(&["10.0.0.2", "fe80::1"], true), Ok(("10.0.0.2".to_owned(), false)));
+    }
+
+    #[test]
+    fn an_ipv6_address_without_rules_is_told() {
+        let uncaptured = |addresses: &[&str], dual_stack| {
+            let addresses: Vec<IpAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
+            local_address(&addresses, dual_stack).unwrap().uncaptured
+        };
+        assert_eq!(uncaptured(&["10.0.0.2", "::1", "fe80::1", "fd00::2"], false), Some(Family::V6));
+        assert_eq!(uncaptured(&["10.0.0.2", "fd00::2"], true), None);
+        assert_eq!(uncaptured(&["10.0.0.2", "::1", "fe80::1"], false), None);
+        assert_eq!(uncaptured(&["10.0.0.2", "10.0.0.3"], false), None);
+        assert_eq!(uncaptured(&["fd00::2"], false), None);
     }
 
     #[test]

@@ -166,6 +166,8 @@ impl Options {
             capture_all_dns: self.capture_all_dns,
             drop_invalid: self.drop_invalid,
             dual_stack: self.dual_stack,
+            // The command does what Istio's does.
+            refuse_uncaptured: false,
         })
     }
 }

@@ -5,7 +5,7 @@
 
 mod field;
 
-use crate::model::Family;
+use crate::model::{Family, Refusal};
 use crate::nft::wire::{Writer, attributes, find, find_be32, find_string};
 
 pub use field::{Compare, Conntrack, Header, Meta, network_protocol};
@@ -28,6 +28,12 @@ pub enum Set {
 pub const NAMELESS_SET: &str = "__set%d";
 /// `NF_NAT_RANGE_PROTO_SPECIFIED`: the port is given.
 const NAT_PORT_GIVEN: u32 = 2;
+/// `NFT_REJECT_TCP_RST`.
+const REJECT_BY_RESET: u32 = 1;
+/// `NFT_REJECT_ICMPX_UNREACH`: in the words of the packet's family.
+const REJECT_BY_ICMP: u32 = 2;
+/// `NFT_REJECT_ICMPX_PORT_UNREACH`.
+const ICMP_PORT: u8 = 1;
 /// `NFT_LOOKUP_F_INV`.
 const LOOKUP_INVERTED: u32 = 1;
 
@@ -97,6 +103,8 @@ pub enum Expr {
     Redirect,
     /// Delivers to the transparent socket of this family on the port in the register.
     Tproxy(Family),
+    /// Refuses, and tells the sender so.
+    Reject(Refusal),
     /// Counts packets.
     Counter,
     /// Decides.
@@ -188,6 +196,11 @@ impl Expr {
                 data.be32(1, u32::from(network_protocol(*family)));
                 data.be32(3, REGISTER);
             }),
+            Self::Reject(Refusal::Reset) => element(list, "reject", |data| data.be32(1, REJECT_BY_RESET)),
+            Self::Reject(Refusal::PortUnreachable) => element(list, "reject", |data| {
+                data.be32(1, REJECT_BY_ICMP);
+                data.attribute(2, &[ICMP_PORT]);
+            }),
             Self::Counter => element(list, "counter", |_| {}),
             Self::Verdict(verdict) => element(list, "immediate", |data| {
                 data.be32(1, VERDICT);
@@ -247,6 +260,11 @@ impl Expr {
                 let family = find_be32(data, 1)?;
                 Family::BOTH.into_iter().find(|it| u32::from(network_protocol(*it)) == family).map(Self::Tproxy)
             }
+            "reject" => match (find_be32(data, 1)?, find(data, 2)) {
+                (REJECT_BY_RESET, _) => Some(Self::Reject(Refusal::Reset)),
+                (REJECT_BY_ICMP, Some([ICMP_PORT])) => Some(Self::Reject(Refusal::PortUnreachable)),
+                _ => None,
+            },
             "counter" => Some(Self::Counter),
             "immediate" if register(1) => bytes(2).map(Self::Immediate),
             "immediate" if find_be32(data, 1)? == VERDICT => Verdict::read(find(find(data, 2)?, 2)?).map(Self::Verdict),
@@ -347,6 +365,8 @@ mod tests {
             Expr::Lookup { negate: true, set: Set::Named("__set0".to_owned()) },
             Expr::Redirect,
             Expr::Tproxy(Family::V6),
+            Expr::Reject(Refusal::Reset),
+            Expr::Reject(Refusal::PortUnreachable),
             Expr::Counter,
             Expr::Verdict(Verdict::Jump("ISTIO_OUTPUT".to_owned())),
             Expr::Verdict(Verdict::Return),

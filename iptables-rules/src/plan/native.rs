@@ -4,10 +4,11 @@
 //! statements; `render::nft` writes them as text, `render::native` as the expressions that `nft` sends for that text.
 //! Pure and total, like the other plan.
 
+mod refuse;
 mod sidecar;
 
 use crate::config::{HostFacts, Id, Mark, Port, Settings};
-use crate::model::{Family, Net, Owner, Protocol};
+use crate::model::{Family, Net, Owner, Protocol, Refusal};
 use crate::nft::message::Hook;
 
 /// Chains that we declare. The names are Istio's.
@@ -43,11 +44,15 @@ pub enum NativeTable {
     Mangle,
     /// Before connection tracking.
     Raw,
+    /// Refusal of what is not captured.
+    Filter,
 }
 
 impl NativeTable {
-    /// All three.
-    pub const ALL: [Self; 3] = [Self::Nat, Self::Mangle, Self::Raw];
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Nat, Self::Mangle, Self::Raw, Self::Filter];
+    /// Those that Istio knows, too.
+    pub const OF_ISTIO: [Self; 3] = [Self::Nat, Self::Mangle, Self::Raw];
 
     /// Its name in family `inet`.
     pub fn as_str(self) -> &'static str {
@@ -55,6 +60,7 @@ impl NativeTable {
             Self::Nat => "istio-proxy-nat",
             Self::Mangle => "istio-proxy-mangle",
             Self::Raw => "istio-proxy-raw",
+            Self::Filter => "istio-proxy-filter",
         }
     }
 
@@ -64,7 +70,7 @@ impl NativeTable {
             DIVERT, DROP, HOOK_OUTPUT, IN_REDIRECT, INBOUND, OUTPUT, OUTPUT_DNS, PREROUTING, REDIRECT, TPROXY,
         };
         match self {
-            Self::Nat => &[PREROUTING, HOOK_OUTPUT, INBOUND, REDIRECT, IN_REDIRECT, OUTPUT, OUTPUT_DNS],
+            Self::Nat | Self::Filter => &[PREROUTING, HOOK_OUTPUT, INBOUND, REDIRECT, IN_REDIRECT, OUTPUT, OUTPUT_DNS],
             Self::Mangle => &[PREROUTING, HOOK_OUTPUT, DIVERT, TPROXY, INBOUND, DROP],
             Self::Raw => &[PREROUTING, HOOK_OUTPUT, INBOUND, OUTPUT_DNS],
         }
@@ -83,6 +89,8 @@ impl NativeTable {
             Self::Mangle if chain == chain::HOOK_OUTPUT => ("route", -150),
             Self::Mangle => ("filter", -150),
             Self::Raw => ("filter", -300),
+            // Just before table nat, which sees packets of both families and would change where they go.
+            Self::Filter => ("filter", -101),
         };
         Some(Hook { kind, number, priority })
     }
@@ -135,8 +143,12 @@ pub enum Statement {
     InInterface(String),
     /// Leaves on this interface.
     OutInterface(String),
+    /// Is of this family.
+    Family(Family),
     /// Is of this protocol.
     Protocol(Protocol),
+    /// Begins a TCP connection.
+    Begins,
     /// Has this address, or another.
     Address {
         /// Whose.
@@ -203,6 +215,8 @@ pub enum Statement {
     Accept,
     /// Is dropped.
     Drop,
+    /// Is refused: the sender is told at once.
+    Reject(Refusal),
 }
 
 /// How an owner is spelled in text. Istio uses both, so the text does too.
@@ -223,7 +237,11 @@ pub struct NativePlan {
 
 /// The sidecar rule set of `settings`.
 pub fn sidecar(settings: &Settings, facts: &HostFacts) -> NativePlan {
-    NativePlan { rules: sidecar::rules(settings, facts) }
+    let mut rules = sidecar::rules(settings, facts);
+    if settings.refuse_uncaptured && facts.uncaptured == Some(Family::V6) {
+        rules.extend(refuse::rules(settings, facts));
+    }
+    NativePlan { rules }
 }
 
 impl NativePlan {

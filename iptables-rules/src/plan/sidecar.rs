@@ -12,7 +12,7 @@ use crate::plan::{DnsCapture, Plan};
 /// Port on which the proxy's agent answers DNS.
 const AGENT_DNS_PORT: u16 = 15053;
 /// Port of DNS.
-const DNS_PORT: u16 = 53;
+pub(super) const DNS_PORT: u16 = 53;
 /// Conntrack zone of DNS between agent and upstream resolver.
 const ZONE_RESOLVER: u16 = 1;
 /// Conntrack zone of DNS between application and agent. Apart from the other one, or the two would clash.

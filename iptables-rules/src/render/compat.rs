@@ -2,12 +2,12 @@
 //!
 //! Interfaces, protocol and addresses come first, in that order, whatever order the text has; then the extensions in
 //! text order, a counter, and the verdict or target. Layouts of extension settings are those of `xt_owner.h`,
-//! `xt_multiport.h`, `xt_conntrack.h`, `xt_CT.h`, `xt_tcpudp.h` and `nf_nat.h`, padded to eight bytes.
+//! `xt_multiport.h`, `xt_conntrack.h`, `xt_CT.h`, `xt_tcpudp.h`, `ip6t_REJECT.h` and `nf_nat.h`, padded to eight bytes.
 
 use thiserror::Error;
 
 use crate::config::{Cidr, Id, Mark, Port};
-use crate::model::{ConntrackState, Family, Match, Net, Owner, Protocol, Rule, Table, Target, builtin};
+use crate::model::{ConntrackState, Family, Match, Net, Owner, Protocol, Refusal, Rule, Table, Target, builtin};
 use crate::nft::expr::{Compare, Expr, Header, Meta, Verdict, Xt};
 use crate::nft::message::Hook;
 
@@ -65,9 +65,11 @@ pub enum Reason {
 
 /// Where a built-in chain of an iptables table hooks in.
 pub fn hook(table: Table, chain: &str) -> Option<Hook> {
-    let number = match chain {
-        builtin::PREROUTING => 0,
-        builtin::OUTPUT => 3,
+    let number = match (table, chain) {
+        (Table::Filter, builtin::INPUT) => 1,
+        (Table::Filter, builtin::FORWARD) => 2,
+        (_, builtin::PREROUTING) => 0,
+        (_, builtin::OUTPUT) => 3,
         _ => return None,
     };
     let (kind, priority) = match (table, chain) {
@@ -126,6 +128,7 @@ fn rank(condition: &Match) -> u8 {
         Match::Destination { .. } => 4,
         Match::SourcePort(_)
         | Match::DestinationPort { .. }
+        | Match::Begins
         | Match::NoneOfDestinationPorts(_)
         | Match::Owner { .. }
         | Match::State(_)
@@ -153,6 +156,10 @@ fn encode_match(
         Match::Destination { negate, net } => address(net, *negate, destination_offset(family), family, exprs),
         Match::SourcePort(port) => port_match(port, false, 0, protocol, exprs),
         Match::DestinationPort { negate, port } => port_match(port, *negate, 2, protocol, exprs),
+        Match::Begins => {
+            exprs.extend(begins_connection());
+            Ok(())
+        }
         Match::NoneOfDestinationPorts(ports) => {
             exprs.push(none_of_ports(ports)?);
             Ok(())
@@ -288,6 +295,16 @@ fn port_match(
     Ok(())
 }
 
+/// Of the flags FIN, SYN, RST and ACK only SYN is set.
+pub(super) fn begins_connection() -> [Expr; 3] {
+    const FLAGS: u32 = 13;
+    [
+        Expr::LoadPayload { header: Header::Transport, offset: FLAGS, length: 1 },
+        Expr::Mask(vec![0x17]),
+        Expr::Compare(Compare::Eq, vec![0x02]),
+    ]
+}
+
 fn xt_match(name: &str, revision: u32, info: Info) -> Expr {
     Expr::XtMatch(Xt { name: name.to_owned(), revision, info: info.0 })
 }
@@ -368,6 +385,7 @@ fn target(target: &Target, family: Family) -> Result<Expr, Reason> {
         Target::Return => Expr::Verdict(Verdict::Return),
         Target::Accept => Expr::Verdict(Verdict::Accept),
         Target::Drop => Expr::Verdict(Verdict::Drop),
+        Target::Reject(refusal) => reject(*refusal, family),
         Target::Redirect { port, .. } => redirect(one_port(port)?, family),
         // `struct xt_tproxy_target_info_v1`: mask, mark, address, port.
         Target::Tproxy { port, mark } => {
@@ -381,6 +399,17 @@ fn target(target: &Target, family: Family) -> Result<Expr, Reason> {
         // `struct xt_ct_target_info_v1`: flags, zone.
         Target::ConntrackZone(zone) => xt_target("CT", 2, Info::zeroed(72).set(2, &zone.to_ne_bytes())),
     })
+}
+
+/// `struct ipt_reject_info` or `struct ip6t_reject_info`: what is told, a number of its own in each family.
+fn reject(refusal: Refusal, family: Family) -> Expr {
+    let with: u32 = match (refusal, family) {
+        (Refusal::Reset, Family::V4) => 7,
+        (Refusal::Reset, Family::V6) => 6,
+        (Refusal::PortUnreachable, Family::V4) => 3,
+        (Refusal::PortUnreachable, Family::V6) => 4,
+    };
+    xt_target("REJECT", 0, Info::zeroed(8).set(0, &with.to_ne_bytes()))
 }
 
 /// Modes of the CONNMARK target, `XT_CONNMARK_*`.

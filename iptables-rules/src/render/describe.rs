@@ -26,6 +26,7 @@ pub fn describe(exprs: &[Expr]) -> String {
             Expr::SetMeta(_) => words.push("set a mark".to_owned()),
             Expr::SetConntrack(_) => words.push("set a mark or zone of the connection".to_owned()),
             Expr::Redirect => words.push("redirect".to_owned()),
+            Expr::Reject(_) => words.push("refuse".to_owned()),
             Expr::Tproxy(_) => words.push("deliver to a transparent socket".to_owned()),
         }
     }

@@ -15,7 +15,34 @@ pub fn explain(rule: &Rule) -> &'static str {
         Table::Nat => nat(rule),
         Table::Mangle => mangle(rule),
         Table::Raw => raw(rule),
-        Table::Filter => UNKNOWN,
+        Table::Filter => filter(rule),
+    }
+}
+
+/// The decisions are those of capture; what differs is where they lead.
+fn filter(rule: &Rule) -> &'static str {
+    let arriving = rule.matches.iter().any(|condition| matches!(condition, Match::InInterface(_)));
+    match (rule.chain, &rule.target) {
+        (builtin::INPUT | builtin::FORWARD | builtin::PREROUTING, Target::Jump(chain::INBOUND)) => {
+            "The proxy does not handle this family: new connections that arrive are looked at for refusal."
+        }
+        (builtin::OUTPUT, Target::Jump(chain::OUTPUT)) => {
+            "The proxy does not handle this family: what is sent is looked at for refusal."
+        }
+        (chain::INBOUND, Target::Return) if arriving => "What arrives on this interface is never captured and passes.",
+        (chain::INBOUND, Target::Return) => NOT_INBOUND,
+        (chain::OUTPUT, Target::Return) => nat_output(&rule.target, &Conditions::of(rule)),
+        (chain::INBOUND | chain::OUTPUT, Target::Jump(chain::IN_REDIRECT | chain::REDIRECT)) => {
+            "What would go to the proxy is refused instead."
+        }
+        (chain::OUTPUT, Target::Jump(chain::OUTPUT_DNS)) => "DNS is looked at for refusal.",
+        (chain::OUTPUT_DNS, Target::Reject(_)) => {
+            "DNS questions that the proxy's agent would answer are refused, so that they are asked over IPv4."
+        }
+        (chain::REDIRECT | chain::IN_REDIRECT, Target::Reject(_)) => {
+            "Refused at once, so that the other side tries IPv4 and nothing passes around the proxy."
+        }
+        _ => UNKNOWN,
     }
 }
 
@@ -190,8 +217,9 @@ impl<'a> Conditions<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::HostFacts;
     use crate::config::options::Options;
+    use crate::config::{HostFacts, Settings};
+    use crate::model::Family;
     use crate::plan::sidecar;
 
     fn sentences(options: &Options) -> Vec<(String, &'static str)> {
@@ -199,9 +227,14 @@ mod tests {
             ipv6: true,
             dns_servers_v4: vec!["10.0.0.10".to_owned()],
             dns_servers_v6: vec!["fd00::10".to_owned()],
+            ..HostFacts::default()
         };
-        let plan = sidecar(&options.settings().unwrap(), &facts);
-        plan.v4.iter().chain(&plan.v6).map(|rule| (rule.to_string(), explain(rule))).collect()
+        let settings = options.settings().unwrap();
+        let plan = sidecar(&settings, &facts);
+        let uncaptured = HostFacts { ipv6: false, uncaptured: Some(Family::V6), ..facts };
+        let refusing = sidecar(&Settings { refuse_uncaptured: true, ..settings }, &uncaptured);
+        let rules = plan.v4.iter().chain(&plan.v6).chain(&refusing.v6);
+        rules.map(|rule| (rule.to_string(), explain(rule))).collect()
     }
 
     /// All steps of the rule set in all their forms.

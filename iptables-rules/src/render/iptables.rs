@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
 use crate::config::values::join;
-use crate::model::{ConntrackState, Match, Owner, Position, RedirectOption, Rule, Table, Target, is_builtin};
+use crate::model::{ConntrackState, Match, Owner, Position, RedirectOption, Refusal, Rule, Table, Target, is_builtin};
 
 /// The restore text of one family, without line ends. Empty for no rules.
 pub fn restore(rules: &[Rule]) -> Vec<String> {
@@ -62,6 +62,7 @@ impl Display for Match {
             Self::Protocol(protocol) => write!(f, "-p {}", protocol.as_str()),
             Self::SourcePort(port) => write!(f, "--sport {port}"),
             Self::DestinationPort { negate, port } => write!(f, "{}--dport {port}", not(negate)),
+            Self::Begins => f.write_str("--syn"),
             Self::NoneOfDestinationPorts(ports) => write!(f, "-m multiport ! --dports {}", join(ports)),
             Self::Owner { negate, owner: Owner::User(id) } => write!(f, "-m owner {}--uid-owner {id}", not(negate)),
             Self::Owner { negate, owner: Owner::Group(id) } => write!(f, "-m owner {}--gid-owner {id}", not(negate)),
@@ -82,6 +83,9 @@ impl Display for Target {
             Self::Return => f.write_str("RETURN"),
             Self::Accept => f.write_str("ACCEPT"),
             Self::Drop => f.write_str("DROP"),
+            Self::Reject(Refusal::Reset) => f.write_str("REJECT --reject-with tcp-reset"),
+            // The only rules with it are of IPv6.
+            Self::Reject(Refusal::PortUnreachable) => f.write_str("REJECT --reject-with icmp6-port-unreachable"),
             Self::Redirect { port, option: RedirectOption::ToPorts } => write!(f, "REDIRECT --to-ports {port}"),
             Self::Redirect { port, option: RedirectOption::ToPort } => write!(f, "REDIRECT --to-port {port}"),
             Self::Tproxy { port, mark } => {

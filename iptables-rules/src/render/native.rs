@@ -10,7 +10,7 @@ use crate::config::{Cidr, Id, Mark, Port};
 use crate::model::{Family, Net, Owner, Protocol};
 use crate::nft::expr::{Compare, Conntrack, Expr, Header, Meta, Set, Verdict, network_protocol};
 use crate::plan::native::{NativeRule, Side, Statement, TrackedAs};
-use crate::render::compat::{EncodeError, Reason};
+use crate::render::compat::{EncodeError, Reason, begins_connection};
 
 /// Size of the register that holds an interface name, and one more than the longest name.
 const INTERFACE_NAME: usize = 16;
@@ -39,6 +39,11 @@ impl Encoder {
         match statement {
             Statement::InInterface(name) => self.interface(Meta::InInterfaceName, name)?,
             Statement::OutInterface(name) => self.interface(Meta::OutInterfaceName, name)?,
+            Statement::Family(family) => self.network(*family),
+            Statement::Begins => {
+                self.transport(Protocol::Tcp);
+                self.exprs.extend(begins_connection());
+            }
             Statement::Protocol(protocol) => self.transport(*protocol),
             Statement::Address { side, family, negate, net } => self.address(*side, *family, *negate, net)?,
             Statement::Port { side, protocol, negate, port } => self.port(*side, *protocol, *negate, port)?,
@@ -80,6 +85,7 @@ impl Encoder {
             Statement::Return => self.decide(Verdict::Return),
             Statement::Accept => self.decide(Verdict::Accept),
             Statement::Drop => self.decide(Verdict::Drop),
+            Statement::Reject(refusal) => self.exprs.push(Expr::Reject(*refusal)),
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use crate::config::values::join;
-use crate::model::{Family, Owner};
+use crate::model::{Family, Owner, Refusal};
 use crate::plan::native::{NativePlan, NativeRule, NativeTable, Place, Side, Spelling, Statement, TrackedAs};
 
 /// The transaction that puts the rules of `plan` in place, without line ends. Tables without rules are left out.
@@ -32,10 +32,10 @@ pub fn transaction(plan: &NativePlan) -> Vec<String> {
     text
 }
 
-/// The transaction that removes all tables, whether they are there or not.
+/// The transaction that removes the tables that Istio knows, whether they are there or not.
 pub fn cleanup() -> Vec<String> {
     let lines = |table: NativeTable| ["add", "delete"].map(|verb| format!("{verb} table inet {}", table.as_str()));
-    NativeTable::ALL.into_iter().flat_map(lines).collect()
+    NativeTable::OF_ISTIO.into_iter().flat_map(lines).collect()
 }
 
 /// An insert that would count past the end of its chain is written as an add: nft refuses an index that is not there.
@@ -69,6 +69,8 @@ impl Display for Statement {
         match self {
             Self::InInterface(name) => write!(f, "iifname {name}"),
             Self::OutInterface(name) => write!(f, "oifname {name}"),
+            Self::Family(family) => write!(f, "meta nfproto {}", family.as_str()),
+            Self::Begins => f.write_str("tcp flags & (fin|syn|rst|ack) == syn"),
             Self::Protocol(protocol) => write!(f, "meta l4proto {}", protocol.as_str()),
             Self::Address { side, family, negate, net } => {
                 let side = match side {
@@ -110,6 +112,8 @@ impl Display for Statement {
             Self::Return => f.write_str("return"),
             Self::Accept => f.write_str("accept"),
             Self::Drop => f.write_str("drop"),
+            Self::Reject(Refusal::Reset) => f.write_str("reject with tcp reset"),
+            Self::Reject(Refusal::PortUnreachable) => f.write_str("reject with icmpx port-unreachable"),
         }
     }
 }

@@ -151,6 +151,7 @@ pub fn facts(case: &Value) -> HostFacts {
         ipv6: case["host"]["ipv6"].as_bool().unwrap_or(false),
         dns_servers_v4: servers("dns_servers_v4"),
         dns_servers_v6: servers("dns_servers_v6"),
+        ..HostFacts::default()
     }
 }
 

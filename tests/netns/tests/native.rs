@@ -96,7 +96,8 @@ fn everything(mode: Mode) -> Settings {
     }
 }
 
-const V6: HostFacts = HostFacts { ipv6: true, dns_servers_v4: Vec::new(), dns_servers_v6: Vec::new() };
+const V6: HostFacts =
+    HostFacts { ipv6: true, uncaptured: None, dns_servers_v4: Vec::new(), dns_servers_v6: Vec::new() };
 
 #[test]
 fn the_kernel_holds_what_nft_would_have_made_of_every_case() {

@@ -12,7 +12,7 @@ use crate::plan::native::Statement::{
 use crate::plan::native::{NativeRule, NativeTable, Place, Side, Spelling, Statement, TrackedAs, chain, owners};
 
 /// Port of DNS.
-const DNS_PORT: u16 = 53;
+pub(super) const DNS_PORT: u16 = 53;
 /// Mark of packets from the proxy to the application by the pod's own address (TPROXY).
 const OUTBOUND_MARK: u32 = 1338;
 /// Source of connections that the proxy passes through to the application.
@@ -325,7 +325,7 @@ fn from_lo() -> Statement {
     InInterface("lo".to_owned())
 }
 
-fn port(side: Side, protocol: Protocol, port: &Port) -> Statement {
+pub(super) fn port(side: Side, protocol: Protocol, port: &Port) -> Statement {
     Statement::Port { side, protocol, negate: false, port: port.clone() }
 }
 

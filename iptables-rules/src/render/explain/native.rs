@@ -14,6 +14,7 @@ fn as_compatible(rule: &NativeRule) -> Option<Rule> {
         NativeTable::Nat => Table::Nat,
         NativeTable::Mangle => Table::Mangle,
         NativeTable::Raw => Table::Raw,
+        NativeTable::Filter => Table::Filter,
     };
     let position = match rule.place {
         Place::Append => Position::Append,
@@ -71,6 +72,7 @@ fn target(statement: &Statement) -> Option<Target> {
         Statement::Return => Target::Return,
         Statement::Accept => Target::Accept,
         Statement::Drop => Target::Drop,
+        Statement::Reject(refusal) => Target::Reject(*refusal),
         _ => return None,
     })
 }

@@ -61,6 +61,7 @@ pub fn normal(line: &str) -> Normal {
 fn option(negated: bool, name: &str, value: &str) -> Option<String> {
     let name = short_name(name);
     let (name, value) = match name {
+        "--syn" => ("--tcp-flags", "FIN,SYN,RST,ACK SYN".to_owned()),
         "-m" if matches!(value, "tcp" | "udp") => return None,
         "-p" => (name, protocol(value)?),
         "-s" | "-d" => (name, range(value, negated)?),
@@ -230,6 +231,8 @@ mod tests {
         ("-A D -j MARK --set-mark 1337", "-A D -j MARK --set-xmark 0x539/0xffffffff"),
         ("-I I 3 -p tcp -i lo -m mark ! --mark 1338 -j RETURN", "-A I -i lo -p tcp -m mark ! --mark 0x53a -j RETURN"),
         ("-A O -d 0.0.0.0/0 -j R", "-A O -j R"),
+        ("-I INPUT 1 -p tcp --syn -j R", "-A INPUT -p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN -j R"),
+        ("-A R -p tcp -j REJECT --reject-with tcp-reset", "-A R -p tcp -j REJECT --reject-with tcp-reset"),
         ("-A O -d FD00:0::1/64 -j R", "-A O -d fd00::/64 -j R"),
         ("-A I -p tcp --dport  443 -j R", "-A I -p tcp -m tcp --dport 443 -j R"),
         ("-A I -p tcp --dport 80:80 -j R", "-A I -p tcp -m tcp --dport 80 -j R"),
