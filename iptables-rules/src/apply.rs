@@ -327,22 +327,34 @@ fn sentences(differences: &Differences) -> Vec<String> {
     differences.iter().map(|(_, difference)| difference.to_string()).collect()
 }
 
-/// Looks whether the calling thread's namespace holds the sidecar rules of `settings` in the iptables-compatible form,
-/// with the address and routes they rely on, and changes nothing. Returns what
-/// is missing, changed or not wanted; each difference can be printed.
+/// Looks whether the calling thread's namespace holds what [`run`] would put there, with the address and routes that the
+/// rules rely on, and changes nothing. Returns what is missing, changed or not wanted, a sentence each.
 ///
 /// # Errors
 /// See [`ApplyError`].
-pub fn check(settings: &Settings) -> Result<Differences, ApplyError> {
-    let facts = host_facts(settings)?;
-    let settings = with_numeric_ids(settings.clone());
-    let mut differences = netlink::check(&sidecar(&settings, &facts))?;
+pub fn check(job: &Job) -> Result<Vec<String>, ApplyError> {
+    let facts = host_facts(&job.settings)?;
+    let settings = with_numeric_ids(job.settings.clone());
+    let mut found = match job.form {
+        Form::Compatible => sentences(&netlink::check(&sidecar(&settings, &facts))?),
+        Form::Native => native_differences(&settings, &facts)?,
+    };
     for what in wanted_routing(facts.ipv6, local_delivery(&settings)?) {
         if !routing(what, Routing::is_there)? {
-            differences.push((what.family(), Difference::MissingRouting { what: what.name() }));
+            found.push(Difference::MissingRouting { what: what.name() }.to_string());
         }
     }
-    Ok(differences)
+    Ok(found)
+}
+
+#[cfg(feature = "native")]
+fn native_differences(settings: &Settings, facts: &HostFacts) -> Result<Vec<String>, ApplyError> {
+    Ok(native::check(settings, facts)?.iter().map(ToString::to_string).collect())
+}
+
+#[cfg(not(feature = "native"))]
+fn native_differences(_settings: &Settings, _facts: &HostFacts) -> Result<Vec<String>, ApplyError> {
+    Err(ApplyError::NoWay("native nftables"))
 }
 
 /// Brings the calling thread's namespace to `plan`. Returns what differed before.

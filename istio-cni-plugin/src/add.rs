@@ -2,45 +2,43 @@
 
 use std::time::{Duration, Instant};
 
-use cni::{Error, Request};
-use mesh::{Decision, SkipReason};
+use cni::{Error, Request, Verb};
 
 use crate::apply::apply;
 use crate::config::Environment;
-use crate::judge::Call;
+use crate::enrol::enrol;
+use crate::judge::{Call, Judgement};
 use crate::log::{Level, Logger};
 use crate::pod_get::Budget;
 
-/// The reason of a pod that is redirected, beside those of [`SkipReason`].
-const REDIRECT: &str = "redirect";
-
-/// Serves one ADD and logs how it ended.
+/// Serves one ADD and logs how it ended. The labels of that entry are what the agent counts.
 pub(crate) fn add(request: &Request, environment: &Environment, budget: &Budget) -> Result<String, Error> {
     let started = Instant::now();
-    let mut log = Logger::of(request);
+    let mut log = Logger::of(Verb::Add, request);
     let outcome = decide_and_act(request, environment, budget, &mut log);
     log.label("elapsed_ms", milliseconds(started.elapsed()));
-    match outcome {
-        Ok((result, end)) => {
-            match end {
-                End::Skipped(reason) => {
-                    log.label("reason", reason.as_str());
-                    let level = if reason == SkipReason::NotKubernetes { Level::Debug } else { Level::Info };
-                    log.write(level, "pod is left alone");
+    match &outcome {
+        Ok((_, judgement)) => {
+            let (decision, reason, level, message) = match judgement {
+                Judgement::Skip(reason) if reason == "not-kubernetes" => {
+                    ("skip", reason.as_str(), Level::Debug, "pod is left alone")
                 }
-                End::Redirected => {
-                    log.label("reason", REDIRECT);
-                    log.write(Level::Info, "pod is redirected to its sidecar");
-                }
-            }
-            Ok(result)
+                Judgement::Skip(reason) => ("skip", reason.as_str(), Level::Info, "pod is left alone"),
+                Judgement::Redirect(_) => ("redirect", "redirect", Level::Info, "pod is redirected to its sidecar"),
+                Judgement::Ambient => ("ambient", "ambient", Level::Info, "pod is enrolled by the agent"),
+            };
+            log.label("decision", decision);
+            log.label("reason", reason);
+            log.write(level, message);
         }
         Err(error) => {
+            log.label("decision", "error");
             log.label("code", error.code);
             log.write(Level::Error, &error.to_string());
-            Err(error)
         }
     }
+    log.send();
+    outcome.map(|(result, _)| result)
 }
 
 /// For the log: thousandths are enough, since a whole ADD takes a few milliseconds.
@@ -48,38 +46,24 @@ fn milliseconds(elapsed: Duration) -> f64 {
     (elapsed.as_secs_f64() * 1e6).round() / 1e3
 }
 
-/// How a successful ADD ended.
-enum End {
-    Skipped(SkipReason),
-    Redirected,
-}
-
 fn decide_and_act(
     request: &Request,
     environment: &Environment,
     budget: &Budget,
     log: &mut Logger,
-) -> Result<(String, End), Error> {
+) -> Result<(String, Judgement), Error> {
     let call = Call::read(request, log)?;
     let result = request.conf.unchanged_result()?;
-    match call.judge(environment, budget, log)? {
-        Decision::Skip(reason) => Ok((result, End::Skipped(reason))),
-        Decision::Redirect(redirect) => {
-            for warning in &redirect.warnings {
-                log.write(Level::Warn, &warning.to_string());
-            }
-            if call.config.native_nftables {
-                log.write(
-                    Level::Warn,
-                    "native_nftables is set, but this version only has the iptables-compatible form of nf_tables rules, \
-                     which is used instead",
-                );
-            }
+    let judgement = call.judge(Verb::Add, environment, budget, log)?;
+    match &judgement {
+        Judgement::Skip(_) => {}
+        Judgement::Ambient => enrol(&call, budget.enrolment, log)?,
+        Judgement::Redirect(redirect) => {
             if log.wants(Level::Debug) {
                 log.write(Level::Debug, &format!("redirect {:?}", redirect.to_texts()));
             }
-            apply(&redirect, &request.netns, environment, log)?;
-            Ok((result, End::Redirected))
+            apply(redirect, &call, environment, log)?;
         }
     }
+    Ok((result, judgement))
 }

@@ -4,25 +4,24 @@ use std::path::Path;
 
 use cni::Error;
 use cni::error::code;
-use iptables_rules::apply::{self as engine, ApplyError};
-use iptables_rules::config::Settings;
+use iptables_rules::apply::{self as engine, ApplyError, Form, Job};
 use iptables_rules::render::compat::Reason;
 use mesh::Redirect;
 use sys::netns::{Netns, NetnsError};
 
 use crate::codes;
 use crate::config::Environment;
-use crate::judge::own_netns;
+use crate::judge::{Call, own_netns};
 use crate::log::{Level, Logger};
 
-/// Programs `redirect` in the namespace at `netns`.
+/// Programs `redirect` in the namespace of `call`.
 pub(crate) fn apply(
     redirect: &Redirect,
-    netns: &str,
+    call: &Call<'_>,
     environment: &Environment,
     log: &mut Logger,
 ) -> Result<(), Error> {
-    let applied = in_sandbox(redirect, netns, environment, engine::apply)?;
+    let applied = in_sandbox(redirect, call, environment, engine::run)?;
     log.label("rules", applied.rules);
     log.label("ipv6", applied.ipv6);
     log.label("changed", applied.changed);
@@ -30,20 +29,23 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// What in the namespace at `netns` is not as `redirect` asks for, a sentence each.
-pub(crate) fn differences(redirect: &Redirect, netns: &str, environment: &Environment) -> Result<Vec<String>, Error> {
-    let found = in_sandbox(redirect, netns, environment, engine::check)?;
-    Ok(found.iter().map(|(_, difference)| difference.to_string()).collect())
+/// What in the namespace of `call` is not as `redirect` asks for, a sentence each.
+pub(crate) fn differences(
+    redirect: &Redirect,
+    call: &Call<'_>,
+    environment: &Environment,
+) -> Result<Vec<String>, Error> {
+    in_sandbox(redirect, call, environment, engine::check)
 }
 
-/// Does `work` with the settings of `redirect` in the namespace at `netns`, on a thread of its own. The host's namespace
-/// is never touched.
+/// Does `work` for `redirect` in the namespace of `call`. The host's namespace is never touched.
 fn in_sandbox<T: Send>(
     redirect: &Redirect,
-    netns: &str,
+    call: &Call<'_>,
     environment: &Environment,
-    work: fn(&Settings) -> Result<T, ApplyError>,
+    work: fn(&Job) -> Result<T, ApplyError>,
 ) -> Result<T, Error> {
+    let netns = call.request.netns.as_str();
     let mut settings = redirect.settings.clone();
     (settings.owner_groups, settings.loopback_v4) = environment.rule_settings().map_err(|invalid| {
         let message = format!("{invalid}; correct the container runtime's environment");
@@ -54,10 +56,10 @@ fn in_sandbox<T: Send>(
     if sandbox.id() == own.id() {
         return Err(own_netns(netns));
     }
-    sandbox
-        .run(|| work(&settings))
-        .map_err(|error| netns_error(&error))?
-        .map_err(|error| apply_error(error, redirect, netns))
+    let form = if call.config.native_nftables { Form::Native } else { Form::Compatible };
+    let job = Job { settings, form, reconcile: true, ..Job::default() };
+    let done = if environment.own_process { sandbox.enter().map(|()| work(&job)) } else { sandbox.run(|| work(&job)) };
+    done.map_err(|error| netns_error(&error))?.map_err(|error| apply_error(error, redirect, netns))
 }
 
 fn netns_error(error: &NetnsError) -> Error {

@@ -1,45 +1,48 @@
 //! CHECK: is the pod's traffic still redirected as it asks for?
 
 use cni::error::code;
-use cni::{Error, Request};
-use mesh::Decision;
+use cni::{Error, Request, Verb};
 
 use crate::apply::differences;
 use crate::codes;
 use crate::config::Environment;
-use crate::judge::Call;
+use crate::judge::{Call, Judgement};
 use crate::log::{Level, Logger};
 use crate::pod_get::Budget;
 
-/// Serves one CHECK and logs a pod that does not pass.
+/// Serves one CHECK, and logs a pod that does not pass.
 pub(crate) fn check(request: &Request, environment: &Environment, budget: &Budget) -> Result<(), Error> {
-    let mut log = Logger::of(request);
+    let mut log = Logger::of(Verb::Check, request);
     compare(request, environment, budget, &mut log).inspect_err(|error| {
         log.label("code", error.code);
         log.write(Level::Error, &error.to_string());
+        log.send();
     })
 }
 
 fn compare(request: &Request, environment: &Environment, budget: &Budget, log: &mut Logger) -> Result<(), Error> {
     let call = Call::read(request, log)?;
-    let redirect = match call.judge(environment, &budget.once(), log).map_err(passing)? {
-        Decision::Skip(reason) => {
-            log.label("reason", reason.as_str());
+    let redirect = match call.judge(Verb::Check, environment, &budget.once(), log).map_err(passing)? {
+        Judgement::Skip(reason) => {
+            log.label("reason", reason);
             log.write(Level::Debug, "pod is left alone, there is nothing to check");
             return Ok(());
         }
-        Decision::Redirect(redirect) => redirect,
+        Judgement::Ambient => {
+            log.write(Level::Debug, "pod is the agent's, which looks after it itself");
+            return Ok(());
+        }
+        Judgement::Redirect(redirect) => redirect,
     };
-    let found = differences(&redirect, &request.netns, environment)?;
+    let found = differences(&redirect, &call, environment)?;
     if found.is_empty() {
         log.write(Level::Debug, "pod is redirected as it asks for");
         return Ok(());
     }
     let message = format!(
-        "pod {}/{}: network namespace {} does not redirect traffic as the pod asks for: {}; if nobody changed the pod's \
+        "{}: network namespace {} does not redirect traffic as the pod asks for: {}; if nobody changed the pod's \
          annotations, somebody changed its rules; delete the pod to have them made anew",
-        call.pod.namespace,
-        call.pod.name,
+        call.name(),
         request.netns,
         found.join("; ")
     );

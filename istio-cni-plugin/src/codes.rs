@@ -6,7 +6,8 @@
 //! | 5 | the kubeconfig cannot be read (CHECK: 11) | the agent on this node |
 //! | 6 | the kubeconfig cannot be understood (CHECK: 11) | the agent on this node |
 //! | 8 | the network namespace is the host's, or cannot be opened | runtime |
-//! | 11 | the API server cannot be reached or fails | passes by itself, or the node's network |
+//! | 11 | the API server or the agent cannot be reached or fails, or the runtime gave up | passes by itself, or the node's network |
+//! | 50 | STATUS: pods could not be looked up | the agent on this node |
 //! | 100 … | see below | |
 
 /// A defect of the plugin.
@@ -19,7 +20,7 @@ pub const POD_NOT_FOUND: u32 = 102;
 pub const INVALID_ANNOTATION: u32 = 103;
 /// The rules could not be set up in the pod's network namespace.
 pub const RULES: u32 = 104;
-/// The pod needs something that this version cannot do.
-pub const UNSUPPORTED: u32 = 105;
+/// The agent refuses to enrol a pod of ambient mode.
+pub const AGENT: u32 = 105;
 /// CHECK: the rules in the pod's network namespace are not those that the pod asks for.
 pub const RULES_DIFFER: u32 = 106;

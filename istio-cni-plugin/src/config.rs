@@ -21,13 +21,15 @@ pub fn variable(name: &str) -> Option<String> {
 pub struct Environment {
     /// `CNI_NETNS_OVERRIDE`: pods that are left alone anyway may be in our own network namespace.
     pub netns_override: bool,
+    /// The process serves this one call and ends: it may move into the pod's namespace, which spares it a thread.
+    pub own_process: bool,
     rules: Options,
 }
 
 impl Environment {
     /// Reads the environment of this process.
     pub fn read() -> Self {
-        Self::from_lookup(variable)
+        Self { own_process: true, ..Self::from_lookup(variable) }
     }
 
     /// Reads an environment by looking variables up.
@@ -44,7 +46,7 @@ impl Environment {
         }
         let netns_override =
             lookup(NETNS_OVERRIDE).is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true"));
-        Self { netns_override, rules }
+        Self { netns_override, own_process: false, rules }
     }
 
     /// Whose outbound traffic is captured, and the loopback prefix.

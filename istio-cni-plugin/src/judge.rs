@@ -1,20 +1,34 @@
 //! What a call is about, and what becomes of its pod. ADD acts on the verdict, CHECK looks whether it still holds.
 //!
-//! What can be decided from names comes first. Only then are credentials and the API server needed, so that nothing
-//! that depends on the agent can hold up the agent itself, or pods we would skip anyway.
+//! What can be decided from names comes first. Only then is the agent asked, which has the pod in memory; and if it does
+//! not know, the API server. So nothing that depends on the agent can hold up the agent itself, or pods we would skip
+//! anyway.
 
 use std::path::{Path, PathBuf};
 
-use agent_api::{PluginConfig, paths};
+use agent_api::{Answer, PluginConfig, Question, Verdict, event, paths};
 use cni::error::code;
-use cni::{Error, PodArgs, Request};
-use mesh::{Decision, SkipReason, decide, decide_by_name};
+use cni::{Error, PodArgs, Request, Verb};
+use mesh::{Decision, Redirect, Selectors, SkipReason, ambient, decide, decide_by_name};
 use sys::netns::Netns;
 
+use crate::agent::{self, NoAnswer};
 use crate::codes;
 use crate::config::Environment;
+use crate::http::HttpError;
 use crate::log::{Level, Logger};
-use crate::pod_get::{Budget, read_pod};
+use crate::pod_get::{Budget, Found, read_pod};
+
+/// What becomes of a pod.
+#[derive(Debug)]
+pub(crate) enum Judgement {
+    /// It is left alone, for this reason.
+    Skip(String),
+    /// Its traffic is redirected to its sidecar.
+    Redirect(Box<Redirect>),
+    /// It is handed to the agent.
+    Ambient,
+}
 
 /// A call about one pod.
 pub(crate) struct Call<'a> {
@@ -22,8 +36,10 @@ pub(crate) struct Call<'a> {
     pub(crate) config: PluginConfig,
     /// Whose sandbox it is.
     pub(crate) pod: PodArgs,
-    netns: &'a str,
-    run_dir: PathBuf,
+    /// The call.
+    pub(crate) request: &'a Request,
+    /// Directory with the kubeconfig, the sockets and the log.
+    pub(crate) run_dir: PathBuf,
 }
 
 impl<'a> Call<'a> {
@@ -43,7 +59,18 @@ impl<'a> Call<'a> {
         let pod =
             PodArgs::parse(&request.args).map_err(|error| Error::new(code::INVALID_ENVIRONMENT, error.to_string()))?;
         log.label("pod", format!("{}/{}", pod.namespace, pod.name));
-        Ok(Self { config, pod, netns: &request.netns, run_dir })
+        Ok(Self { config, pod, request, run_dir })
+    }
+
+    /// What is said about the pod in messages.
+    pub(crate) fn name(&self) -> String {
+        format!("pod {}/{}", self.pod.namespace, self.pod.name)
+    }
+
+    /// What names alone say about the pod.
+    pub(crate) fn by_name(&self) -> Option<SkipReason> {
+        let (config, pod) = (&self.config, &self.pod);
+        decide_by_name(&pod.name, &pod.namespace, &config.pod_namespace, &config.exclude_namespaces)
     }
 
     /// Decides about the pod.
@@ -52,36 +79,108 @@ impl<'a> Call<'a> {
     /// It may be one of the mesh, and nobody could say what it is; or what it asks for cannot be done.
     pub(crate) fn judge(
         &self,
+        verb: Verb,
         environment: &Environment,
         budget: &Budget,
         log: &mut Logger,
-    ) -> Result<Decision, Error> {
-        let (config, PodArgs { name, namespace, .. }) = (&self.config, &self.pod);
-        let by_name = decide_by_name(name, namespace, &config.pod_namespace, &config.exclude_namespaces);
+    ) -> Result<Judgement, Error> {
+        let by_name = self.by_name();
         // The agent is let through whatever else is odd about the call: without it the node cannot heal.
         if by_name != Some(SkipReason::SelfAgentPod) && !environment.netns_override {
-            refuse_own_netns(self.netns)?;
+            refuse_own_netns(&self.request.netns)?;
         }
         if let Some(reason) = by_name {
-            return Ok(Decision::Skip(reason));
+            return Ok(Judgement::Skip(reason.as_str().to_owned()));
         }
+        match agent::ask(&self.run_dir, &self.question(verb), budget.agent) {
+            Ok(answer) => {
+                if let Some(judgement) = self.understood(answer, log)? {
+                    log.label("source", "agent");
+                    return Ok(judgement);
+                }
+            }
+            Err(NoAnswer::Http(HttpError::Stopped(stopped))) => {
+                let message = format!("{}: the agent was being asked when {stopped}; nothing was done", self.name());
+                return Err(Error::new(code::TRY_AGAIN, message));
+            }
+            Err(error) => log.write(Level::Debug, &format!("the agent is not asked: {error}")),
+        }
+        log.label("source", "api-server");
+        self.judge_by_api(budget, log)
+    }
 
-        let kubeconfig = paths::kubeconfig(&self.run_dir);
-        let pod = read_pod(&kubeconfig, namespace, name, budget, log).map_err(|failure| failure.into_cni())?;
-        if config.ambient_enabled && !pod.never_ambient() {
-            let message = format!(
-                "pod {namespace}/{name} has no sidecar, and whether it belongs to ambient mode cannot be decided: \
-                 ambient mode is enabled in the CNI configuration, but this version of istio-cni does not have it; \
-                 install with ambient mode disabled"
-            );
-            return Err(Error::new(codes::UNSUPPORTED, message));
+    /// The question that this call is to the agent.
+    pub(crate) fn question(&self, verb: Verb) -> Question {
+        Question {
+            verb: verb.as_str().to_owned(),
+            pod: self.pod.name.clone(),
+            namespace: self.pod.namespace.clone(),
+            uid: self.pod.uid.clone(),
+            container_id: self.request.container_id.clone(),
+            netns: self.request.netns.clone(),
+            ifname: self.request.ifname.clone(),
+            ips: self.request.conf.prev_result().map(event::addresses).unwrap_or_default(),
         }
-        decide(&pod).map_err(|invalid| Error::new(codes::INVALID_ANNOTATION, invalid.about(namespace, name)))
+    }
+
+    /// What the agent's answer comes to; `None` when it does not know.
+    fn understood(&self, answer: Answer, log: &mut Logger) -> Result<Option<Judgement>, Error> {
+        let judgement = match answer.verdict {
+            Verdict::Skip => Judgement::Skip(answer.reason),
+            Verdict::Redirect => match Redirect::from_texts(&answer.redirection) {
+                Ok(redirect) => Judgement::Redirect(Box::new(redirect)),
+                Err(invalid) => {
+                    let message = format!("the agent's answer cannot be used, so the pod is read: {invalid}");
+                    log.write(Level::Warn, &message);
+                    return Ok(None);
+                }
+            },
+            Verdict::Refuse => return Err(Error::new(codes::INVALID_ANNOTATION, answer.message)),
+            Verdict::Unknown => {
+                log.write(Level::Debug, &format!("the agent does not know the pod ({}), so it is read", answer.reason));
+                return Ok(None);
+            }
+        };
+        for warning in &answer.warnings {
+            log.write(Level::Warn, warning);
+        }
+        Ok(Some(judgement))
+    }
+
+    fn judge_by_api(&self, budget: &Budget, log: &mut Logger) -> Result<Judgement, Error> {
+        // Before anything is read: what is wrong with them is wrong for every pod.
+        let selectors = self.config.ambient_enabled.then(|| Selectors::compile(&self.config.enablement_selectors));
+        let selectors = selectors.transpose().map_err(|invalid| {
+            Error::new(code::INVALID_CONFIG, format!("{invalid}; correct AMBIENT_ENABLEMENT_SELECTOR of the agent"))
+        })?;
+        let kubeconfig = paths::kubeconfig(&self.run_dir);
+        let name = (self.pod.namespace.as_str(), self.pod.name.as_str());
+        let Found { pod, namespace_labels } =
+            read_pod(&kubeconfig, name, selectors.is_some(), budget, log).map_err(|failure| failure.into_cni())?;
+        if let Some(selectors) = selectors {
+            match ambient::eligible(&selectors, &pod, &namespace_labels) {
+                Ok(()) => return Ok(Judgement::Ambient),
+                Err(reason) => log.write(Level::Debug, &format!("pod does not belong to ambient mode: {reason}")),
+            }
+        }
+        match decide(&pod).map_err(|invalid| self.invalid(&invalid))? {
+            Decision::Skip(reason) => Ok(Judgement::Skip(reason.as_str().to_owned())),
+            Decision::Redirect(redirect) => {
+                for warning in &redirect.warnings {
+                    log.write(Level::Warn, &warning.to_string());
+                }
+                Ok(Judgement::Redirect(redirect))
+            }
+        }
+    }
+
+    fn invalid(&self, invalid: &mesh::InvalidAnnotation) -> Error {
+        Error::new(codes::INVALID_ANNOTATION, invalid.about(&self.pod.namespace, &self.pod.name))
     }
 }
 
-/// Directory with the kubeconfig and the log.
-fn run_dir(config: &PluginConfig) -> PathBuf {
+/// Directory with the kubeconfig, the sockets and the log.
+pub(crate) fn run_dir(config: &PluginConfig) -> PathBuf {
     let stated = config.cni_agent_run_dir.as_str();
     PathBuf::from(if stated.is_empty() { paths::DEFAULT_RUN_DIR } else { stated })
 }

@@ -5,15 +5,20 @@
 //! held up by anything of ours. No child process is started and no file of the host but the run directory is used.
 
 mod add;
+mod agent;
 mod apply;
 mod check;
 pub mod codes;
 pub mod config;
+mod enrol;
+mod http;
 mod judge;
 pub mod log;
+mod notice;
 pub mod panic;
 pub mod plugin;
 pub mod pod_get;
+mod status;
 pub mod stdin;
 
 pub use plugin::{ABOUT, IstioCni};

@@ -1,22 +1,27 @@
-//! The plugin's log: JSON lines on stderr and, once the run directory is known, in a rolling file there.
+//! The plugin's log: JSON lines on stderr and, once the run directory is known, in a rolling file there; and to the agent,
+//! whose log people read, all at once at the end and before each wait.
 //!
 //! Nothing is ever logged to stdout, which belongs to the runtime, and a token never at all. A log that cannot be
 //! written stops no pod.
 
 mod file;
 
-use std::io::Write;
-use std::path::Path;
-use std::time::SystemTime;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
 
-use agent_api::paths;
-use cni::Request;
+use agent_api::{logs, paths};
+use cni::{Request, Verb};
 use serde_json::{Map, Value};
 use sys::log::rfc3339_micros;
 
+use crate::http::{HttpError, post_and_leave};
 use file::LogFile;
 
 pub use sys::log::Level;
+
+/// How long the agent may take to take entries in. They are on the disk as well, and a pod is waiting.
+const SEND_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Writes entries with the labels it was given so far.
 #[derive(Debug)]
@@ -25,24 +30,29 @@ pub struct Logger {
     threshold: Option<Level>,
     labels: Map<String, Value>,
     file: Option<LogFile>,
+    /// Socket of the agent that takes entries.
+    sink: Option<PathBuf>,
+    /// Entries that the agent does not have yet.
+    unsent: Vec<String>,
 }
 
 impl Logger {
     /// A log at level info on stderr alone.
     pub fn to_stderr() -> Self {
-        Self { threshold: Some(Level::Info), labels: Map::new(), file: None }
+        Self { threshold: Some(Level::Info), labels: Map::new(), file: None, sink: None, unsent: Vec::new() }
     }
 
     /// The same, with the labels of a call about one sandbox.
-    pub fn of(request: &Request) -> Self {
+    pub fn of(verb: Verb, request: &Request) -> Self {
         let mut log = Self::to_stderr();
+        log.label("verb", verb.as_str());
         log.label("container_id", request.container_id.as_str());
         log.label("netns", request.netns.as_str());
         log.label("if", request.ifname.as_str());
         log
     }
 
-    /// Takes the level from the configuration, and adds the file in `run_dir` if that directory exists.
+    /// Takes the level from the configuration, and adds the file and the agent's socket in `run_dir`, if they are there.
     ///
     /// The words are Istio's, and so is that an unknown one silences the log.
     pub fn configure(&mut self, level: &str, run_dir: &Path) {
@@ -53,9 +63,8 @@ impl Logger {
             "error" => Some(Level::Error),
             _ => None,
         };
-        if run_dir.is_dir() {
-            self.file = Some(LogFile::new(&paths::plugin_log(run_dir)));
-        }
+        self.file = Some(LogFile::new(&paths::plugin_log(run_dir)));
+        self.sink = Some(paths::log_socket(run_dir));
     }
 
     /// Adds a label to all further entries.
@@ -75,13 +84,34 @@ impl Logger {
         }
         let line = entry(level, SystemTime::now(), message, &self.labels);
         // Whoever closed stderr does not want to know.
-        let _ = std::io::stderr().write_all(line.as_bytes());
-        if let Some(Err(error)) = self.file.as_mut().map(|file| file.append(line.as_bytes())) {
-            // Told once: the next entries would fail in the same way.
-            let path = self.file.take().map(|file| file.path().display().to_string()).unwrap_or_default();
-            let message = format!("log file {path} cannot be written: {error}");
-            let line = entry(Level::Warn, SystemTime::now(), &message, &self.labels);
-            let _ = std::io::stderr().write_all(line.as_bytes());
+        let _ = io::stderr().write_all(line.as_bytes());
+        match self.file.as_mut().map(|file| file.append(line.as_bytes())) {
+            Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => self.file = None,
+            Some(Err(error)) => {
+                // Told once: the next entries would fail in the same way.
+                let path = self.file.take().map(|file| file.path().display().to_string()).unwrap_or_default();
+                self.write(Level::Warn, &format!("log file {path} cannot be written: {error}"));
+            }
+            Some(Ok(())) | None => {}
+        }
+        self.unsent.push(line);
+    }
+
+    /// Sends the agent what it does not have yet. No agent, or one that does not take it in time, is nobody's failure.
+    pub fn send(&mut self) {
+        let Some(sink) = self.sink.as_ref().filter(|_| !self.unsent.is_empty()) else { return };
+        let batch = logs::render(self.unsent.iter().map(String::as_str));
+        match post_and_leave(sink, logs::LOG_PATH, &batch, Instant::now() + SEND_PATIENCE) {
+            Ok(()) => self.unsent.clear(),
+            Err(HttpError::Connect { source, .. })
+                if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                // It starts, or an agent without a sink. There may be one after the next wait.
+            }
+            Err(error) => {
+                let path = self.sink.take().map(|path| path.display().to_string()).unwrap_or_default();
+                self.write(Level::Warn, &format!("the agent does not take log entries on {path}: {error}"));
+            }
         }
     }
 }

@@ -1,12 +1,10 @@
 //! The plugin as the CNI contract sees it: which verbs do what.
-//!
-//! DEL has nothing to do: the rules go with the network namespace. GC and STATUS have the contract's default and succeed.
 
 use cni::{About, Error, Plugin, Request};
 
 use crate::config::Environment;
 use crate::pod_get::Budget;
-use crate::{add, check};
+use crate::{add, check, notice, status};
 
 /// Who we are.
 pub const ABOUT: About = About { name: agent_api::paths::PLUGIN_NAME, version: env!("CARGO_PKG_VERSION") };
@@ -38,5 +36,19 @@ impl Plugin for IstioCni {
 
     fn check(&self, request: &Request) -> Result<(), Error> {
         check::check(request, &self.environment, &self.budget)
+    }
+
+    fn del(&self, request: &Request) -> Result<(), Error> {
+        notice::gone(request);
+        Ok(())
+    }
+
+    fn gc(&self, request: &Request) -> Result<(), Error> {
+        notice::attachments(request);
+        Ok(())
+    }
+
+    fn status(&self, request: &Request) -> Result<(), Error> {
+        status::status(request)
     }
 }

@@ -86,18 +86,31 @@ impl Event {
     }
 }
 
-/// The addresses of a CNI result: a list, or before 0.3.0 at most one of each family.
-fn ips(result: &str) -> Result<Vec<EventIp>, InvalidAddress> {
-    let result: Value = serde_json::from_str(result).map_err(|_| InvalidAddress::NotJson)?;
+/// The addresses of a CNI result as texts such as `10.0.0.2/24`; none of what is no result.
+pub fn addresses(prev_result: &str) -> Vec<String> {
+    let result: Value = serde_json::from_str(prev_result).unwrap_or_default();
+    entries(&result).into_iter().map(|(_, address)| address.to_owned()).collect()
+}
+
+/// The entries of a CNI result that have an address, with it: a list, or before 0.3.0 at most one of each family.
+fn entries(result: &Value) -> Vec<(&Value, &str)> {
     let list = result.get("ips").and_then(Value::as_array).into_iter().flatten().map(|ip| (ip, "address"));
     let pair = ["ip4", "ip6"].into_iter().filter_map(|key| result.get(key)).filter(|ip| !ip.is_null());
-    let ip = |(ip, key): (&Value, &str)| {
-        let text = |key| ip.get(key).and_then(Value::as_str).unwrap_or_default();
-        let address = EventAddress::parse(text(key)).ok_or_else(|| InvalidAddress::Address(text(key).to_owned()))?;
+    list.chain(pair.map(|ip| (ip, "ip"))).map(|(ip, key)| (ip, text(ip, key))).collect()
+}
+
+fn text<'a>(object: &'a Value, key: &str) -> &'a str {
+    object.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn ips(result: &str) -> Result<Vec<EventIp>, InvalidAddress> {
+    let result: Value = serde_json::from_str(result).map_err(|_| InvalidAddress::NotJson)?;
+    let ip = |(ip, address): (&Value, &str)| {
+        let address = EventAddress::parse(address).ok_or_else(|| InvalidAddress::Address(address.to_owned()))?;
         let interface = ip.get("interface").and_then(Value::as_i64);
-        Ok(EventIp { interface, address, gateway: text("gateway").to_owned() })
+        Ok(EventIp { interface, address, gateway: text(ip, "gateway").to_owned() })
     };
-    list.chain(pair.map(|ip| (ip, "ip"))).map(ip).collect()
+    entries(&result).into_iter().map(ip).collect()
 }
 
 impl EventAddress {

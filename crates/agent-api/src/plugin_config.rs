@@ -27,6 +27,10 @@ pub struct PluginConfig {
     pub native_nftables: bool,
     /// Ambient only: fail instead of falling through when a pod's mode cannot be read.
     pub enable_ambient_detection_retry: bool,
+    /// The agent's pods are on the node's network, so that they start whatever STATUS says. Ours, and written only when
+    /// true.
+    #[serde(skip_serializing_if = "is_false")]
+    pub agent_host_network: bool,
 }
 
 impl Default for PluginConfig {
@@ -40,6 +44,7 @@ impl Default for PluginConfig {
             pod_namespace: String::new(),
             native_nftables: false,
             enable_ambient_detection_retry: false,
+            agent_host_network: false,
         }
     }
 }
@@ -72,6 +77,11 @@ where
     T: Default + Deserialize<'de>,
 {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes the field so")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 fn empty_is_null<S: serde::Serializer>(list: &[String], serializer: S) -> Result<S::Ok, S::Error> {

@@ -15,6 +15,8 @@ use crate::version::Version;
 
 /// Longest question that VERSION reads, in bytes.
 const MAX_QUESTION: usize = 64 * 1024;
+/// As long as configurations usually are at most, in bytes. Only this one read is needed then.
+const USUAL_CONFIGURATION: usize = 16 * 1024;
 /// How long VERSION waits for a requested version on stdin. It works without, so this only has to cover a runtime
 /// that writes after it started us.
 const VERSION_PATIENCE: Duration = Duration::from_millis(100);
@@ -149,7 +151,7 @@ fn serve(
     let value = |name| env(name).unwrap_or_default();
     check_environment(verb, &value)?;
 
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(USUAL_CONFIGURATION);
     stdin.read_to_end(&mut bytes).map_err(|error| {
         Error::new(code::IO, format!("the network configuration cannot be read from stdin: {error}"))
     })?;

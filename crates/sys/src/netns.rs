@@ -90,6 +90,16 @@ impl Netns {
         &self.path
     }
 
+    /// Moves the calling thread into the namespace, for good. Only for a process that ends with its work; others use
+    /// [`Netns::run`].
+    ///
+    /// # Errors
+    /// [`NetnsError::Enter`] when it is not a network namespace or we may not enter it.
+    pub fn enter(&self) -> Result<(), NetnsError> {
+        setns(self.file.as_fd(), CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| NetnsError::Enter { path: self.path.clone(), source: errno.into() })
+    }
+
     /// Runs `work` inside the namespace, on a thread of its own, and waits for it.
     ///
     /// # Errors
@@ -100,8 +110,7 @@ impl Netns {
             let thread = std::thread::Builder::new().name("netns".to_owned()).stack_size(STACK);
             let handle = thread
                 .spawn_scoped(scope, || {
-                    setns(self.file.as_fd(), CloneFlags::CLONE_NEWNET)
-                        .map_err(|errno| NetnsError::Enter { path: self.path.clone(), source: errno.into() })?;
+                    self.enter()?;
                     Ok(work())
                 })
                 .map_err(|source| thread_failed(source.to_string()))?;

@@ -1,7 +1,7 @@
 //! A stand-in Kubernetes API server over TLS: pods by name, bearer tokens, and every way to misbehave.
 //!
-//! It answers `GET /api/v1/namespaces/{ns}/pods/{name}` as Kubernetes does, `Status` objects included, and records
-//! what it was asked. It keeps no watches and knows no other kind of object. Used by plugin tests and the demo.
+//! It answers `GET` of pods and namespaces by name as Kubernetes does, `Status` objects included, and records what it was
+//! asked. It keeps no watches and knows no other kind of object. Used by plugin tests and the demo.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -37,6 +37,8 @@ pub struct Request {
 #[derive(Default)]
 struct State {
     pods: HashMap<(String, String), Value>,
+    /// Labels by name.
+    namespaces: HashMap<String, Value>,
     /// `None` accepts every token.
     tokens: Option<Vec<String>>,
     behaviour: Behaviour,
@@ -111,6 +113,11 @@ impl ApiServer {
             }
         }
         self.state().pods.insert((namespace.to_owned(), name.to_owned()), pod);
+    }
+
+    /// Creates or replaces a namespace with these labels.
+    pub fn set_namespace(&self, name: &str, labels: Value) {
+        self.state().namespaces.insert(name.to_owned(), labels);
     }
 
     /// Deletes a pod.
@@ -250,12 +257,12 @@ fn answer(state: &mut State, mut request: Request, token: Option<&str>) -> (Beha
     let (status, body) = match forced {
         Some(status) => (status, status_object(status, "forced by the test")),
         None if !request.authorised => (401, status_object(401, "Unauthorized")),
-        None => find_pod(state, &request),
+        None => find(state, &request),
     };
     (behaviour, status, body.to_string().into_bytes())
 }
 
-fn find_pod(state: &State, request: &Request) -> (u16, Value) {
+fn find(state: &State, request: &Request) -> (u16, Value) {
     let path = request.path.split('?').next().unwrap_or_default();
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     match segments.as_slice() {
@@ -265,6 +272,13 @@ fn find_pod(state: &State, request: &Request) -> (u16, Value) {
                 None => (404, status_object(404, &format!("pods \"{name}\" not found"))),
             }
         }
+        ["api", "v1", "namespaces", name] if request.method == "GET" => match state.namespaces.get(*name) {
+            Some(labels) => {
+                let metadata = json!({"name": name, "labels": labels});
+                (200, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}))
+            }
+            None => (404, status_object(404, &format!("namespaces \"{name}\" not found"))),
+        },
         _ => (404, status_object(404, "the server could not find the requested resource")),
     }
 }

@@ -82,14 +82,6 @@ impl Routing {
         }
     }
 
-    /// The family it belongs to.
-    pub fn family(self) -> Family {
-        match self {
-            Self::Passthrough => Family::V6,
-            Self::Delivery(family, _) => family,
-        }
-    }
-
     /// Whether all of it is there.
     pub fn is_there(self) -> Result<bool, NetlinkError> {
         match self {

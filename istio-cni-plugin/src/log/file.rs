@@ -10,6 +10,9 @@ use sys::log::backup_stamp;
 
 /// Size in bytes above which the file becomes a backup.
 const MAX_SIZE: u64 = 10_000_000;
+/// A process looks for old backups when its entry is the one that takes the file across a multiple of so many bytes: few
+/// do, so that the others are not slowed down.
+const PRUNE_EVERY: u64 = 1 << 16;
 /// Age at which a backup goes.
 const MAX_AGE: Duration = Duration::from_secs(2 * 24 * 3600);
 /// How often the lock is tried, and how long to wait in between. A holder needs microseconds; one that was stopped in
@@ -21,12 +24,11 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
-    pruned: bool,
 }
 
 impl LogFile {
     pub(super) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), pruned: false }
+        Self { path: path.to_owned() }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -34,18 +36,18 @@ impl LogFile {
     }
 
     /// Appends one line, after making the full file a backup.
-    pub(super) fn append(&mut self, line: &[u8]) -> io::Result<()> {
+    pub(super) fn append(&self, line: &[u8]) -> io::Result<()> {
         let mut file = self.open_locked()?;
-        let size = file.metadata()?.len();
-        if size > 0 && size + u64::try_from(line.len()).unwrap_or(u64::MAX) > MAX_SIZE {
+        let mut before = file.metadata()?.len();
+        let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
+        if before > 0 && before + length > MAX_SIZE {
             fs::rename(&self.path, self.backup_path(SystemTime::now()))?;
             // Whoever waits for the lock of the old file finds that the path has a new one.
             file = self.open_locked()?;
-            self.pruned = false;
+            before = 0;
         }
         file.write_all(line)?;
-        if !self.pruned {
-            self.pruned = true;
+        if before == 0 || before / PRUNE_EVERY != (before + length) / PRUNE_EVERY {
             self.prune(SystemTime::now())?;
         }
         Ok(())
@@ -143,6 +145,8 @@ mod tests {
         assert!(backup.exists());
         File::options().write(true).open(&backup).unwrap().set_modified(SystemTime::now() - MAX_AGE * 2).unwrap();
         LogFile::new(&path).append(b"b\n").unwrap();
+        assert!(backup.exists(), "most entries do not look");
+        LogFile::new(&path).append(&vec![b'c'; usize::try_from(PRUNE_EVERY).unwrap()]).unwrap();
         assert_eq!(names(directory.path()), ["istio-cni.log"]);
     }
 

@@ -9,8 +9,8 @@ use cni::error::code;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::http::HttpError;
 use crate::codes;
+use crate::http::HttpError;
 
 /// Longest part of a server's message that is passed on, in characters.
 const MAX_MESSAGE: usize = 500;
@@ -41,9 +41,11 @@ pub enum Cause {
         /// Message of the `Status` object, or empty.
         message: String,
     },
-    /// 200, but not with a pod.
-    #[error("the answer was 200, but not a pod: {reason}")]
-    NotAPod {
+    /// 200, but not with what was asked for.
+    #[error("the answer was 200, but not a {kind}: {reason}")]
+    NotTheObject {
+        /// What was asked for.
+        kind: &'static str,
         /// What is wrong with it.
         reason: String,
     },
@@ -109,6 +111,9 @@ impl Failure {
                 codes::POD_NOT_FOUND,
                 format!("{request}; the pod may have been deleted, and then this ends by itself"),
             ),
+            Cause::Http(HttpError::Stopped(stopped)) => {
+                (code::TRY_AGAIN, format!("pod {} was being read when {stopped}; nothing was done", self.resource))
+            }
             Cause::Http(HttpError::Tls(_)) => (
                 code::TRY_AGAIN,
                 format!("{request}; does the authority in {kubeconfig} fit the API server's certificate?"),

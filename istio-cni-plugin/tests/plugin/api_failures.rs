@@ -60,7 +60,7 @@ fn a_failing_api_server_does_not_let_a_pod_start() {
         (Behaviour::Status(302), "302"),
         (Behaviour::Close, "incomplete"),
         (Behaviour::Garbage, "not HTTP"),
-        (Behaviour::BadJson, "not a pod"),
+        (Behaviour::BadJson, "not a Pod"),
         (Behaviour::Truncated, "incomplete"),
         (Behaviour::Huge(9 * 1024 * 1024), "larger"),
     ] {
@@ -82,7 +82,7 @@ fn an_api_server_that_never_answers_does_not_hold_a_pod_for_ever() {
 #[test]
 fn something_else_that_answers_with_json_is_not_taken_for_a_pod_without_sidecar() {
     let api = api_with(serde_json::json!({"kind": "PodList", "items": []}));
-    assert!(refusal(&api, 11).contains("not a pod"));
+    assert!(refusal(&api, 11).contains("not a Pod"));
 }
 
 #[test]

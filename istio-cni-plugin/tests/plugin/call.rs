@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use istio_cni_plugin::{ABOUT, IstioCni, config::Environment, pod_get::Budget};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use testkit::agent::{Reply, UnixHttp};
 use testkit::api::ApiServer;
 
 pub const TOKEN: &str = "header.payload.signature";
@@ -121,6 +122,16 @@ impl Node {
         self.conf["prevResult"].clone()
     }
 
+    /// A stand-in for the agent on its socket for questions.
+    pub fn agent(&self, reply: Reply) -> UnixHttp {
+        UnixHttp::start(&agent_api::paths::agent_socket(self.run_dir()), reply).unwrap()
+    }
+
+    /// A stand-in for the agent on its socket for log entries.
+    pub fn log_sink(&self) -> UnixHttp {
+        UnixHttp::start(&agent_api::paths::log_socket(self.run_dir()), Reply::empty()).unwrap()
+    }
+
     /// Runs the binary, with no PATH and nothing else of ours in its environment.
     pub fn call(&self) -> Outcome {
         self.call_with(&self.conf.to_string())
@@ -150,6 +161,8 @@ impl Node {
     /// The same, with this patience for one request.
     pub fn call_with_patience(&self, request: Duration) -> Outcome {
         let budget = Budget {
+            agent: Duration::from_millis(200),
+            enrolment: Duration::from_millis(500),
             total: Duration::from_millis(300),
             request,
             not_found: Duration::from_millis(100),

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::call::{Node, api_with, plain_pod, sidecar_pod};
+use crate::call::{Node, api_with, sidecar_pod};
 
 #[test]
 fn a_malformed_configuration_is_refused() {
@@ -122,13 +122,4 @@ fn version_answers_while_stdin_stays_open() {
     assert!(output.status.success());
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["cniVersion"], "1.1.0");
-}
-
-#[test]
-fn ambient_mode_is_refused_and_not_faked() {
-    let api = api_with(plain_pod());
-    let mut node = Node::with_agent(&api);
-    node.conf["ambient_enabled"] = true.into();
-    let (code, message) = node.call().error();
-    assert!(code == 105 && message.contains("shop/web") && message.contains("ambient"), "{code} {message}");
 }

@@ -4,6 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
+use testkit::api::Behaviour;
+
 use crate::call::{Node, TOKEN, api_with, plain_pod};
 
 fn entries(text: &str) -> Vec<Value> {
@@ -57,4 +59,53 @@ fn a_log_that_cannot_be_written_stops_no_pod() {
     let outcome = node.call();
     assert_eq!((outcome.exit, outcome.json()), (0, node.prev_result()));
     assert!(outcome.stderr.contains("cannot be written"), "{outcome:?}");
+}
+
+#[test]
+fn the_agents_log_gets_every_entry_of_a_call_at_once() {
+    let api = api_with(plain_pod());
+    let mut node = Node::with_agent(&api);
+    node.conf["plugin_log_level"] = "debug".into();
+    let sink = node.log_sink();
+    let outcome = node.call();
+    while sink.requests().is_empty() {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let sent = sink.requests();
+    assert_eq!((sent.len(), sent[0].method.as_str(), sent[0].path.as_str()), (1, "POST", "/log"));
+    let Value::Array(lines) = sent[0].json() else { panic!("{sent:?}") };
+    let lines: String = lines.iter().map(|line| line.as_str().expect("a string")).collect();
+    assert_eq!(lines, outcome.stderr);
+    let last = entries(&lines).pop().unwrap();
+    for (key, value) in [("verb", "ADD"), ("decision", "skip"), ("reason", "no-istio-proxy"), ("source", "api-server")]
+    {
+        assert_eq!(last[key], value, "{last}");
+    }
+    assert!(last["elapsed_ms"].is_number(), "{last}");
+    node.set("CNI_COMMAND", "DEL");
+    node.call();
+    assert_eq!(sink.requests().len(), 1, "a teardown has nothing to say");
+}
+
+#[test]
+fn while_a_pod_waits_for_the_api_server_the_agents_log_says_so() {
+    let api = api_with(plain_pod());
+    api.set_behaviour(Behaviour::FailFirst { n: 1, status: 500 });
+    let node = Node::with_agent(&api);
+    let sink = node.log_sink();
+    assert_eq!(node.call().exit, 0);
+    let first = sink.requests()[0].json();
+    assert!(first[0].as_str().unwrap().contains("is repeated"), "{first}");
+}
+
+#[test]
+fn an_agent_that_takes_no_entries_costs_a_pod_nothing() {
+    let api = api_with(plain_pod());
+    let node = Node::with_agent(&api);
+    let sink = node.log_sink();
+    for behaviour in [Behaviour::Hang, Behaviour::Status(500), Behaviour::Close] {
+        sink.set_behaviour(behaviour);
+        let outcome = node.call();
+        assert_eq!(outcome.reason(&node.prev_result()), "no-istio-proxy");
+    }
 }

@@ -2,6 +2,8 @@
 //! patience matters, the same code in this process with less of it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
+mod agent;
+mod ambient;
 mod api_failures;
 mod call;
 mod decisions;
@@ -10,3 +12,4 @@ mod last_words;
 mod log;
 mod matrix;
 mod rules;
+mod verbs;

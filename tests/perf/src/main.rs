@@ -1,5 +1,6 @@
 //! `perf [PEER_CNI]`: measures the built binaries beside an empty process, the iptables tools and, if given, another
-//! implementation of the plugin. Everything that is compared is run in turn; medians and ratios are printed.
+//! implementation of the plugin. Everything that is compared is run in turn; medians and ratios are printed. With
+//! `BENCH_ONLY=rules` or `BENCH_ONLY=plugin` only that part is run.
 
 mod plugin;
 mod rules;
@@ -32,7 +33,12 @@ fn main() -> ExitCode {
         let size = std::fs::metadata(bin.join(name)).map_or(0, |metadata| metadata.len());
         println!("  {name:16} {size:>9} bytes");
     }
-    rules::measure(&bin.join("istio-iptables"));
-    plugin::measure(&bin.join("istio-cni"), &empty, peer.as_deref());
+    let only = std::env::var("BENCH_ONLY").unwrap_or_default();
+    if only != "plugin" {
+        rules::measure(&bin.join("istio-iptables"));
+    }
+    if only != "rules" {
+        plugin::measure(&bin.join("istio-cni"), &empty, peer.as_deref());
+    }
     ExitCode::SUCCESS
 }

@@ -4,14 +4,16 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use agent_api::Kubeconfig;
 use agent_api::kubeconfig::ServerTrust;
-use agent_api::paths::kubeconfig as kubeconfig_path;
+use agent_api::paths::{agent_socket, kubeconfig as kubeconfig_path, log_socket};
+use agent_api::{Answer, Kubeconfig, Verdict};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use mesh::Redirect;
 use serde_json::{Value, json};
+use testkit::agent::{Reply, UnixHttp};
 use testkit::api::ApiServer;
 use testkit::netns::Sandbox;
 use testkit::process::Call;
@@ -25,7 +27,14 @@ const ADDRESSES: &[&str] = &["10.0.0.2/24"];
 /// A node: API server, run directory, and pods to be.
 struct Node {
     run_dir: tempfile::TempDir,
-    _api: ApiServer,
+    api: ApiServer,
+    agent: Option<Agent>,
+}
+
+/// Stand-ins for the agent's sockets.
+struct Agent {
+    questions: UnixHttp,
+    _log: UnixHttp,
 }
 
 impl Node {
@@ -38,7 +47,28 @@ impl Node {
         let trust = ServerTrust::CaData(STANDARD.encode(api.ca_pem()));
         let kubeconfig = Kubeconfig { server: api.url(), trust, token: TOKEN.to_owned() };
         fs::write(kubeconfig_path(run_dir.path()), kubeconfig.render()).expect("a kubeconfig");
-        Self { run_dir, _api: api }
+        Self { run_dir, api, agent: None }
+    }
+
+    /// The same with an agent that knows the pods.
+    fn with_agent() -> Self {
+        let node = Self::new();
+        let start = |path: PathBuf| UnixHttp::start(&path, Reply::empty()).expect("a stand-in agent");
+        let (questions, log) = (agent_socket(node.run_dir.path()), log_socket(node.run_dir.path()));
+        Self { agent: Some(Agent { questions: start(questions), _log: start(log) }), ..node }
+    }
+
+    /// What the agent, if there is one, says from now on: the pod is injected, or not.
+    fn tell_agent(&self, injected: bool) {
+        let Some(agent) = &self.agent else { return };
+        let pod: mesh::Pod = serde_json::from_value(pod(injected)).expect("a pod");
+        let answer = if injected {
+            let redirect = Redirect::from_pod(&pod).expect("annotations that are valid");
+            Answer { verdict: Verdict::Redirect, redirection: redirect.to_texts(), ..Answer::default() }
+        } else {
+            Answer { verdict: Verdict::Skip, reason: "no-istio-proxy".to_owned(), ..Answer::default() }
+        };
+        agent.questions.set_reply(Reply::json(&json!(answer)));
     }
 
     fn call(&self, command: &str, pod: (&str, &str), netns: &Path) -> Call {
@@ -85,47 +115,90 @@ fn checked((took, output): (Duration, Output), what: &str) -> Duration {
     took
 }
 
-/// Prints the tables.
+/// A program that is measured.
+struct Program {
+    name: &'static str,
+    path: PathBuf,
+    node: Node,
+}
+
+/// Prints the tables. A peer gets everything but an agent that answers questions, which only our plugin asks.
 pub fn measure(plugin: &Path, empty: &Path, peer: Option<&Path>) {
-    let node = Node::new();
+    let asking = Program { name: "istio-cni, agent", path: plugin.to_owned(), node: Node::with_agent() };
+    let reading = Program { name: "istio-cni, API server", path: plugin.to_owned(), node: Node::new() };
+    let peer = peer.map(|path| Program { name: "peer, API server", path: path.to_owned(), node: Node::new() });
+    let everyone = || [&asking, &reading].into_iter().chain(&peer);
     let nothing = Call { env: Vec::new(), stdin: String::new() };
-    let everyone: Vec<(&str, PathBuf)> = [("istio-cni", plugin)]
-        .into_iter()
-        .chain(peer.map(|it| ("peer", it)))
-        .map(|(name, path)| (name, path.to_owned()))
-        .collect();
-    let against_empty = |title: &str, calls: &dyn Fn(usize) -> (Option<Sandbox>, Call)| {
+    let against_empty = |title: &str, programs: &[&Program], calls: &dyn Fn(&Node) -> (Option<Sandbox>, Call)| {
         let mut subjects = vec![Subject::new("an empty static process", |_| nothing.time(empty).0)];
-        for (name, path) in &everyone {
-            subjects.push(Subject::new(*name, move |round| {
-                let (_sandbox, call) = calls(round);
-                checked(call.time(path), title)
+        for program in programs {
+            subjects.push(Subject::new(program.name, move |_| {
+                let (sandbox, call) = calls(&program.node);
+                let took = checked(call.time(&program.path), title);
+                if let Some(sandbox) = sandbox {
+                    verify(&sandbox);
+                }
+                took
             }));
         }
         compare(title, ROUNDS, subjects);
     };
+    let all: Vec<&Program> = everyone().collect();
+    let without_agent: Vec<&Program> = std::iter::once(&reading).chain(&peer).collect();
     let here = Path::new("/var/run/netns/none");
-    against_empty("VERSION", &|_| {
+    against_empty("VERSION", &without_agent, &|_| {
         (None, Call { env: vec![("CNI_COMMAND".to_owned(), "VERSION".into())], stdin: String::new() })
     });
-    against_empty("DEL", &|_| (None, node.call("DEL", ("shop", "web"), here)));
-    against_empty("ADD, excluded namespace", &|_| (None, node.call("ADD", ("kube-system", "dns"), here)));
-    against_empty("ADD, pod outside the mesh, read from the API server", &|_| {
-        (None, node.call("ADD", ("shop", "plain"), here))
+    against_empty("DEL", &all, &|node| (None, node.call("DEL", ("shop", "web"), here)));
+    against_empty("ADD, excluded namespace", &without_agent, &|node| {
+        (None, node.call("ADD", ("kube-system", "dns"), here))
     });
-    against_empty("ADD, sidecar pod, read from the API server, rules applied", &|_| {
+    asking.node.tell_agent(false);
+    against_empty("ADD, pod outside the mesh", &all, &|node| (None, node.call("ADD", ("shop", "plain"), here)));
+    asking.node.tell_agent(true);
+    against_empty("ADD, sidecar pod, rules applied", &all, &|node| {
         let sandbox = Sandbox::with_addresses(ADDRESSES);
         let call = node.call("ADD", ("shop", "web"), &sandbox.path());
         (Some(sandbox), call)
     });
 
+    let together = |program: &Program, count: usize| {
+        let sandboxes: Vec<Sandbox> = (0..count).map(|_| Sandbox::with_addresses(ADDRESSES)).collect();
+        let calls: Vec<Call> =
+            sandboxes.iter().map(|sandbox| program.node.call("ADD", ("shop", "web"), &sandbox.path())).collect();
+        let started = Instant::now();
+        std::thread::scope(|scope| {
+            for call in &calls {
+                scope.spawn(|| checked(call.time(&program.path), "ADD"));
+            }
+        });
+        let took = started.elapsed();
+        sandboxes.iter().for_each(verify);
+        took
+    };
+    let eight = all.iter().map(|program| Subject::new(program.name, move |_| together(program, 8)));
+    compare("eight sidecar ADDs at once, all of them", ROUNDS / 4, eight.collect());
+    let sixty_four = [&asking, &reading].map(|program| Subject::new(program.name, move |_| together(program, 64)));
+    compare("64 sidecar ADDs at once, all of them, rules verified", 3, sixty_four.into());
+
     println!("one ADD of a sidecar pod");
-    for (name, path) in &everyone {
+    for program in everyone() {
         let sandbox = Sandbox::with_addresses(ADDRESSES);
-        let observed = node.call("ADD", ("shop", "web"), &sandbox.path()).observe(path);
+        program.node.api.clear_requests();
+        let observed = program.node.call("ADD", ("shop", "web"), &sandbox.path()).observe(&program.path);
         println!(
-            "  {name:12} {} programs and {} processes started, {} KiB at its peak",
-            observed.programs, observed.processes, observed.peak
+            "  {:44} {} programs and {} processes started, {} requests to the API server, {} KiB at its peak",
+            program.name,
+            observed.programs,
+            observed.processes,
+            program.node.api.requests().len(),
+            observed.peak
         );
     }
+}
+
+/// A sidecar ADD has left its rules.
+fn verify(sandbox: &Sandbox) {
+    let rules = sandbox.saved_rules();
+    assert!(rules.contains("-A ISTIO_IN_REDIRECT -p tcp -j REDIRECT --to-ports 15006"), "no rules:\n{rules}");
 }

@@ -1,14 +1,12 @@
 //! The body of an answer: by length, in chunks, or up to the end of the connection. Only [`super`] calls it.
 
-use std::io::Read;
-
-use super::{Framing, HttpError, MAX_ANSWER, Received};
+use super::{Framing, HttpError, Received};
 
 /// Reads the body that begins at `start` of what was received.
-pub(super) fn read<S: Read>(received: &mut Received<S>, start: usize, framing: Framing) -> Result<Vec<u8>, HttpError> {
+pub(super) fn read(received: &mut Received<'_>, start: usize, framing: Framing) -> Result<Vec<u8>, HttpError> {
     match framing {
         Framing::Length(length) => {
-            let end = start.checked_add(length).filter(|&end| end <= MAX_ANSWER).ok_or(HttpError::TooLarge)?;
+            let end = received.end_of(start, length)?;
             fill(received, end)?;
             Ok(received.bytes.get(start..end).unwrap_or_default().to_vec())
         }
@@ -23,7 +21,7 @@ pub(super) fn read<S: Read>(received: &mut Received<S>, start: usize, framing: F
 }
 
 /// Reads until `end` bytes are there.
-fn fill<S: Read>(received: &mut Received<S>, end: usize) -> Result<(), HttpError> {
+fn fill(received: &mut Received<'_>, end: usize) -> Result<(), HttpError> {
     while received.bytes.len() < end {
         if received.ended {
             return Err(HttpError::Incomplete);
@@ -33,7 +31,7 @@ fn fill<S: Read>(received: &mut Received<S>, end: usize) -> Result<(), HttpError
     Ok(())
 }
 
-fn chunks<S: Read>(received: &mut Received<S>, start: usize) -> Result<Vec<u8>, HttpError> {
+fn chunks(received: &mut Received<'_>, start: usize) -> Result<Vec<u8>, HttpError> {
     let mut body = Vec::new();
     let mut position = start;
     loop {
@@ -53,7 +51,7 @@ fn chunks<S: Read>(received: &mut Received<S>, start: usize) -> Result<Vec<u8>, 
         }
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         let begin = position + line;
-        let end = begin.checked_add(size).filter(|&end| end <= MAX_ANSWER).ok_or(HttpError::TooLarge)?;
+        let end = received.end_of(begin, size)?;
         fill(received, end + 2)?;
         body.extend(received.bytes.get(begin..end).unwrap_or_default());
         position = end + 2;
@@ -62,7 +60,8 @@ fn chunks<S: Read>(received: &mut Received<S>, start: usize) -> Result<Vec<u8>, 
 
 #[cfg(test)]
 mod tests {
-    use super::super::{HttpError, Received};
+    use std::io::Read;
+
     use super::*;
 
     /// Gives out one byte at a time, which puts every boundary everywhere.
@@ -79,7 +78,8 @@ mod tests {
     }
 
     fn body(text: &str, framing: Framing) -> Result<Vec<u8>, HttpError> {
-        let mut received = Received { stream: Drip(text.as_bytes().to_vec()), bytes: Vec::new(), ended: false };
+        let mut stream = Drip(text.as_bytes().to_vec());
+        let mut received = Received { stream: &mut stream, bytes: Vec::new(), ended: false, limit: 1000 };
         read(&mut received, 0, framing)
     }
 
@@ -104,8 +104,8 @@ mod tests {
 
     #[test]
     fn a_body_larger_than_any_pod_is_not_read() {
-        assert!(matches!(body("", Framing::Length(usize::MAX)), Err(HttpError::TooLarge)));
-        assert!(matches!(body("ffffffffffffffff\r\n", Framing::Chunked), Err(HttpError::TooLarge)));
+        assert!(matches!(body("", Framing::Length(usize::MAX)), Err(HttpError::TooLarge(1000))));
+        assert!(matches!(body("ffffffffffffffff\r\n", Framing::Chunked), Err(HttpError::TooLarge(1000))));
         assert!(matches!(body("x\r\n", Framing::Chunked), Err(HttpError::NotHttp(_))));
     }
 }
