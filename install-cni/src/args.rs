@@ -279,6 +279,7 @@ impl Args {
                 "ENABLE_AMBIENT_DETECTION_RETRY",
                 false,
             ),
+            agent_host_network: lenient_bool(&plain("AGENT_HOST_NETWORK")),
         };
         let port = flags.monitoring_port.or_else(|| variable("MONITORING_PORT").map(|text| lenient_int(&text)));
         let agent = AgentConfig {

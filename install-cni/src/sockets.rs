@@ -100,7 +100,8 @@ async fn accept(socket: &Socket, router: &Router, connections: &Arc<Semaphore>) 
 
 async fn connection(stream: UnixStream, router: Router, permit: OwnedSemaphorePermit) {
     let mut builder = http1::Builder::new();
-    let builder = builder.keep_alive(false).max_buf_size(MAX_HEAD);
+    // A plugin that has nothing to wait for leaves as soon as it has said everything.
+    let builder = builder.keep_alive(false).half_close(true).max_buf_size(MAX_HEAD);
     let served = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     match tokio::time::timeout(LIMIT, served).await {
         Ok(Ok(())) => {}

@@ -127,11 +127,14 @@ mod tests {
         let path = directory.path().join("s");
         let _unix = UnixListener::bind(&path).unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        for mut stream in
-            [Stream::unix(&path, soon()).unwrap(), Stream::tcp(tcp.local_addr().unwrap(), soon()).unwrap()]
-        {
-            stream.write_all(b"hello").unwrap();
-            assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let connect = |tcp_address: Option<SocketAddr>| match tcp_address {
+            Some(address) => Stream::tcp(address, soon()).unwrap(),
+            None => Stream::unix(&path, soon()).unwrap(),
+        };
+        for address in [None, Some(tcp.local_addr().unwrap())] {
+            let mut stream = connect(address);
+            let asked = stream.write_all(b"hello").and_then(|()| stream.read(&mut [0]));
+            assert_eq!(asked.unwrap_err().kind(), io::ErrorKind::TimedOut);
         }
     }
 
