@@ -5,6 +5,7 @@ use std::path::Path;
 use cni::Error;
 use cni::error::code;
 use iptables_rules::apply::{self as engine, ApplyError, Form, Job};
+use iptables_rules::model::Family;
 use iptables_rules::render::compat::Reason;
 use mesh::Redirect;
 use sys::netns::{Netns, NetnsError};
@@ -25,6 +26,15 @@ pub(crate) fn apply(
     log.label("rules", applied.rules);
     log.label("ipv6", applied.ipv6);
     log.label("changed", applied.changed);
+    // Refused traffic goes nowhere; what passes around the proxy is somebody's hole.
+    let passes = applied.uncaptured.filter(|_| !redirect.settings.refuse_uncaptured);
+    if let Some(family) = passes {
+        log.label("uncaptured", if family == Family::V6 { "IPv6" } else { "IPv4" });
+    }
+    let level = if passes.is_some() { Level::Warn } else { Level::Info };
+    for note in &applied.notes {
+        log.write(level, note);
+    }
     log.write(Level::Debug, "rules are in place");
     Ok(())
 }

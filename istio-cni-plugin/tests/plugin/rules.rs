@@ -36,6 +36,24 @@ fn an_injected_pod_is_redirected() {
 }
 
 #[test]
+fn a_dual_stack_pod_whose_proxy_only_knows_ipv4_is_told_and_counted() {
+    if !available() {
+        return;
+    }
+    let api = api_with(sidecar_pod(&[]));
+    let mut node = Node::with_agent(&api);
+    let sandbox = Sandbox::with_addresses(&["10.0.0.2/24", "fd00:9::2/64"]);
+    node.set("CNI_NETNS", &sandbox.path().display().to_string());
+    let outcome = node.call();
+    assert_eq!(outcome.reason(&node.prev_result()), "redirect");
+    let entries: Vec<serde_json::Value> =
+        outcome.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(entries[0]["level"] == "warn" && entries[0]["msg"].as_str().unwrap().contains("IPv6"), "{outcome:?}");
+    assert_eq!(entries.last().unwrap()["uncaptured"], "IPv6");
+    assert!(!sandbox.sh("ip6tables-nft-save").contains("ISTIO"));
+}
+
+#[test]
 fn a_minimal_host_without_iptables_nft_or_a_shell_is_enough() {
     if !available() {
         return;
