@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_api::paths;
 use thiserror::Error;
 use tokio::task::JoinError;
 
@@ -61,8 +62,8 @@ impl App {
     ) -> Result<T, AppError> {
         let beside = beside::start(&self.config, &self.health, bound);
         let dirs = &self.config.dirs;
-        let watched = dirs.binaries_to.iter().chain([&dirs.cni, &dirs.service_account, &dirs.run]).cloned();
-        let mut watch = Watch::new(watched);
+        let watched = dirs.binaries_to.iter().chain([&dirs.cni, &dirs.service_account]).cloned();
+        let mut watch = Watch::new(watched).and_file(paths::kubeconfig(&dirs.run));
         let mut installer = Installer::new(Arc::clone(&self.config), self.health());
         tokio::pin!(end);
         let ended = loop {

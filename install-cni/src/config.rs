@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use agent_api::PluginConfig;
+use agent_api::kubeconfig::server_url;
 use agent_api::paths::DEFAULT_RUN_DIR;
 use serde_json::{Map, Value};
 use thiserror::Error;
@@ -44,8 +45,23 @@ pub enum ConfigError {
         value: String,
     },
     /// A bare file name is needed.
-    #[error("CNI_CONF_NAME is {0:?}, but a file name without directories is needed")]
-    NotAName(String),
+    #[error("{name} is {value:?}, but a file name without directories is needed")]
+    NotAName {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// Runtimes read lists from such names only, and single plugins from the others.
+    #[error("{name} is {value:?}, but {needed}, or no runtime would read the file")]
+    WrongEnding {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is needed.
+        needed: &'static str,
+    },
     /// Ambient mode.
     #[error(
         "AMBIENT_ENABLED is true, but this version has no ambient mode: pods of ambient namespaces would stay outside \
@@ -135,8 +151,21 @@ impl Config {
         }
         absolute("MOUNTED_CNI_NET_DIR", &self.dirs.cni)?;
         absolute("CNI_AGENT_RUN_DIR", &self.dirs.run)?;
-        if let Some(name) = self.conf_name.as_deref().filter(|name| name.contains('/') || matches!(*name, "." | "..")) {
-            return Err(ConfigError::NotAName(name.to_owned()));
+        if let Some(name) = &self.conf_name {
+            file_name("CNI_CONF_NAME", name)?;
+            if !self.chained && name.ends_with(".conflist") {
+                return Err(wrong_ending(
+                    "CNI_CONF_NAME",
+                    name,
+                    "a single plugin (CHAINED_CNI_PLUGIN=false) needs .conf",
+                ));
+            }
+        }
+        if let Some(name) = &self.owned {
+            file_name("ISTIO_OWNED_CNI_CONFIG_FILENAME", name)?;
+            if !name.ends_with(".conflist") {
+                return Err(wrong_ending("ISTIO_OWNED_CNI_CONFIG_FILENAME", name, "a list needs .conflist"));
+            }
         }
         for (value, name) in [(&self.kubeconfig.host, "HOST"), (&self.kubeconfig.port, "PORT")] {
             if value.is_empty() {
@@ -147,6 +176,57 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Settings that work, but are probably not what is meant.
+    pub fn doubts(&self) -> Vec<String> {
+        let mut doubts = Vec::new();
+        if self.owned.is_some() && !self.chained {
+            doubts.push("ISTIO_OWNED_CNI_CONFIG has no effect with CHAINED_CNI_PLUGIN=false".to_owned());
+        }
+        if self.owned.is_some() && self.owned == self.conf_name {
+            doubts.push(
+                "CNI_CONF_NAME names the file of our own, so there will never be a network to copy; name the network's \
+                 file, or leave it empty"
+                    .to_owned(),
+            );
+        }
+        if self.kubeconfig_mode & !0o777 != 0 || self.kubeconfig_mode & 0o400 == 0 {
+            let mode = self.kubeconfig_mode;
+            doubts.push(format!("KUBECONFIG_MODE gives the mode {mode:04o}; octal numbers begin with 0, as in 0600"));
+        }
+        if self.kubeconfig.ca_file.is_none() {
+            doubts.push("SKIP_TLS_VERIFY is true: anybody between node and API server can take the token".to_owned());
+        }
+        doubts
+    }
+
+    /// Tells the log once what the settings are. None of them is a secret.
+    pub fn tell(&self) {
+        let octal = |mode: u32| format!("{mode:04o}");
+        let kubeconfig = &self.kubeconfig;
+        let binaries: Vec<_> = self.dirs.binaries_to.iter().map(|path| path.display().to_string()).collect();
+        tracing::info!(
+            cni_dir = %self.dirs.cni.display(),
+            binaries = binaries.join(","),
+            run_dir = %self.dirs.run.display(),
+            conf_name = self.conf_name.as_deref().unwrap_or("the first valid one"),
+            chained = self.chained,
+            own_file = self.owned.as_deref().filter(|_| self.chained).unwrap_or("none"),
+            conf_mode = octal(self.conf_mode),
+            kubeconfig_mode = octal(self.kubeconfig_mode),
+            api_server = server_url(&kubeconfig.protocol, &kubeconfig.host, &kubeconfig.port),
+            ca_file = %kubeconfig.ca_file.as_deref().unwrap_or(Path::new("none")).display(),
+            plugin_log_level = self.plugin.plugin_log_level,
+            exclude_namespaces = self.plugin.exclude_namespaces.join(","),
+            enablement_selectors = self.plugin.enablement_selectors.len(),
+            pod_namespace = self.plugin.pod_namespace,
+            node_name = self.node_name,
+            native_nftables = self.plugin.native_nftables,
+            always_clean_up = self.always_clean_up,
+            health = %self.health,
+            "settings"
+        );
     }
 
     /// The plugin's element inside a list.
@@ -170,6 +250,17 @@ impl Config {
 /// Items of a comma list, without white space and empty ones.
 pub fn comma_list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
+
+fn file_name(name: &'static str, value: &str) -> Result<(), ConfigError> {
+    if value.contains('/') || matches!(value, "." | "..") {
+        return Err(ConfigError::NotAName { name, value: value.to_owned() });
+    }
+    Ok(())
+}
+
+fn wrong_ending(name: &'static str, value: &str, needed: &'static str) -> ConfigError {
+    ConfigError::WrongEnding { name, value: value.to_owned(), needed }
 }
 
 fn absolute(name: &'static str, path: &Path) -> Result<(), ConfigError> {

@@ -18,5 +18,6 @@ pub mod plan;
 pub mod rival;
 pub mod runner;
 pub mod steps;
+pub mod token;
 pub mod uninstall;
 pub mod wanted;

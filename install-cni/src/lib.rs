@@ -1,7 +1,7 @@
 //! The agent of one node: installs the Istio CNI plugin and keeps it there.
 //!
 //! Sidecar mode for now. `args` makes a [`config::Config`]; `app` is the main loop; `install` does the work on the
-//! node; `health` answers probes; `watch` wakes the loop; `shutdown` ends it.
+//! node; `health` answers probes; `watch` wakes the loop; `shutdown` ends it, and asks `daemonset` whether for good.
 //!
 //! Beside it, and never in its way (`beside`): `pods` knows the pods of the node, `sockets` answers plugins (`answer`)
 //! and takes their log, `metrics` counts, `uncaptured` tells pods about traffic outside the mesh, through `cluster`.
@@ -12,6 +12,7 @@ pub mod args;
 pub mod beside;
 pub mod cluster;
 pub mod config;
+pub mod daemonset;
 pub mod health;
 pub mod install;
 pub mod log;

@@ -22,6 +22,8 @@ const TRY_AGAIN: Duration = Duration::from_secs(60);
 
 /// Watches a fixed set of directories, which may come and go.
 pub struct Watch {
+    /// In directories of these files only the files matter.
+    files: Vec<PathBuf>,
     places: Vec<Place>,
     watcher: Option<RecommendedWatcher>,
     next_try: Instant,
@@ -41,7 +43,22 @@ impl Watch {
     /// For these directories. Nothing is watched before [`Watch::arm`].
     pub fn new(directories: impl IntoIterator<Item = PathBuf>) -> Self {
         let places = directories.into_iter().map(|wanted| Place { wanted, armed: None }).collect();
-        Self { places, watcher: None, next_try: Instant::now(), told: false, changed: Arc::new(Notify::new()) }
+        Self {
+            files: Vec::new(),
+            places,
+            watcher: None,
+            next_try: Instant::now(),
+            told: false,
+            changed: Arc::new(Notify::new()),
+        }
+    }
+
+    /// And for this file, in whose directory other files change often and mean nothing.
+    #[must_use]
+    pub fn and_file(mut self, file: PathBuf) -> Self {
+        self.places.extend(file.parent().map(|parent| Place { wanted: parent.to_owned(), armed: None }));
+        self.files.push(file);
+        self
     }
 
     /// Watches what is there now: to be called before each look at the directories, so that a directory that was
@@ -88,9 +105,10 @@ impl Watch {
 
     fn create(&mut self) {
         let changed = Arc::clone(&self.changed);
+        let files = self.files.clone();
         let handler = move |event: notify::Result<Event>| {
             // An error (an overflown queue) may stand for any change.
-            if event.map_or(true, |event| is_a_change(&event)) {
+            if event.map_or(true, |event| is_a_change(&event) && concerns(&event, &files)) {
                 changed.notify_one();
             }
         };
@@ -127,6 +145,13 @@ fn nearest(path: &Path) -> Option<(PathBuf, (u64, u64))> {
 /// Our own reading is an event too, and must not wake us.
 fn is_a_change(event: &Event) -> bool {
     !matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write))
+}
+
+/// Whether anything of it is more than a neighbour of one of `files`.
+fn concerns(event: &Event, files: &[PathBuf]) -> bool {
+    let is_neighbour =
+        |path: &PathBuf| !files.contains(path) && files.iter().any(|file| file.parent() == path.parent());
+    event.paths.is_empty() || !event.paths.iter().all(is_neighbour)
 }
 
 #[cfg(test)]
@@ -176,5 +201,23 @@ mod tests {
         assert!(watch.arm());
         std::fs::write(dir.join("f"), "1").unwrap();
         assert!(wakes(&watch).await);
+    }
+
+    #[tokio::test]
+    async fn what_changes_beside_a_watched_file_does_not_wake() {
+        let root = tempfile::tempdir().unwrap();
+        let (dir, file) = (root.path().join("run"), root.path().join("run/kubeconfig"));
+        std::fs::create_dir(&dir).unwrap();
+        let mut watch = Watch::new([]).and_file(file.clone());
+        assert!(watch.arm());
+        std::fs::write(dir.join("plugin.log"), "1").unwrap();
+        assert!(is_quiet(&watch).await);
+        std::fs::write(dir.join("temporary"), "1").unwrap();
+        std::fs::rename(dir.join("temporary"), &file).unwrap();
+        assert!(wakes(&watch).await);
+        std::fs::remove_file(&file).unwrap();
+        assert!(wakes(&watch).await);
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(wakes(&watch).await, "the directory itself went");
     }
 }

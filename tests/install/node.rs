@@ -16,7 +16,7 @@ use install_cni::health::Health;
 use install_cni::install::edit;
 use install_cni::install::kubeconfig::Source;
 use install_cni::install::pass::Installer;
-use install_cni::shutdown::Answer;
+use install_cni::shutdown::{Answer, Question};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -153,7 +153,12 @@ impl Node {
                 None => std::future::pending().await,
             }
         };
-        Agent::of(App::new(self.config.clone()).asking(Box::new(|| Box::pin(question()))))
+        self.start_asking(Box::new(|| Box::pin(question())))
+    }
+
+    /// The agent, running, with this question for its end.
+    pub fn start_asking(&self, question: Question) -> Agent {
+        Agent::of(App::new(self.config.clone()).asking(question))
     }
 
     /// The agent, running and ready.

@@ -12,14 +12,15 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use thiserror::Error;
 
 /// Permission bits that are kept; file type bits are not.
 const MODE_BITS: u32 = 0o7777;
-/// What stands between the name of the target and the random number in the name of a temporary file.
-const TEMPORARY: &str = ".tmp.";
+/// What stands between the name of the target and the random number in the name of a temporary file: nobody else's.
+const TEMPORARY: &str = ".istio-cni.tmp.";
+/// What stands there in the names of Istio's own agent, and of other programs.
+const COMMON: &str = ".tmp.";
 
 /// What can go wrong with a file.
 #[derive(Debug, Error)]
@@ -150,7 +151,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
-            // The error that led here is the one to report; a file that stays is found by `remove_stale` later.
+            // The error that led here is the one to report; a file that stays is found by `clear` later.
             let _ = std::fs::remove_file(temporary);
         }
     }
@@ -205,29 +206,48 @@ pub fn create_dir(path: &Path, mode: u32) -> Result<bool, FileError> {
     Ok(true)
 }
 
-/// Removes temporary files that a killed predecessor left beside `path`: names of our own form, and not in use by a
-/// living process. Where other programs use names of that form too, `age` spares their files: younger ones stay.
-/// Returns how many were removed.
+/// Takes from the directory `path` the permissions that `mode` does not have.
+///
+/// # Errors
+/// [`FileError::Io`] when it is not there, or not ours to change.
+pub fn restrict(path: &Path, mode: u32) -> Result<(), FileError> {
+    let failed = |source| FileError::Io { action: "restrict the mode of", path: path.to_owned(), source };
+    let have = path.metadata().map_err(failed)?.mode() & MODE_BITS;
+    if have & !mode == 0 {
+        return Ok(());
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(have & mode)).map_err(failed)
+}
+
+/// Removes from `directory` what a killed predecessor of ours left: temporary files of [`stage`], unless a living process
+/// is writing one. Returns how many were removed.
 ///
 /// # Errors
 /// [`FileError::Io`] when the directory cannot be read or a file cannot be removed.
-pub fn remove_stale(path: &Path, age: Duration) -> Result<usize, FileError> {
+pub fn clear(directory: &Path) -> Result<usize, FileError> {
+    clear_names(directory, |name| name.rsplit_once(TEMPORARY).map(|(_, number)| number))
+}
+
+/// Removes what Istio's own agent left beside `path`: names of its form. Other programs use that form too, so this is
+/// for files that nobody else writes. Returns how many were removed.
+///
+/// # Errors
+/// As [`clear`].
+pub fn clear_beside(path: &Path) -> Result<usize, FileError> {
     let (directory, name) = split(path)?;
-    let prefix = format!("{name}{TEMPORARY}");
-    let failed = |source| FileError::Io { action: "read directory", path: directory.clone(), source };
+    clear_names(&directory, |other| other.strip_prefix(name.as_str())?.strip_prefix(COMMON))
+}
+
+fn clear_names(directory: &Path, number: impl Fn(&str) -> Option<&str>) -> Result<usize, FileError> {
+    let failed = |source| FileError::Io { action: "read directory", path: directory.to_owned(), source };
     let mut removed = 0;
-    for entry in std::fs::read_dir(&directory).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let file_name = entry.file_name();
-        let number = file_name.to_str().and_then(|name| name.strip_prefix(&prefix));
-        let ours = number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));
-        // A writer holds a lock on its temporary file for as long as it lives.
-        let in_use = || File::open(entry.path()).is_ok_and(|file| file.try_lock().is_err());
-        let old = || {
-            let modified = entry.metadata().and_then(|data| data.modified()).ok();
-            age.is_zero() || modified.and_then(|time| time.elapsed().ok()).is_some_and(|elapsed| elapsed >= age)
-        };
-        if ours && old() && !in_use() && remove(&entry.path())? {
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        // A writer of ours holds a lock on its temporary file for as long as it lives.
+        let in_use = || File::open(&path).is_ok_and(|file| file.try_lock().is_err());
+        if number(name).is_some_and(is_number) && !in_use() && remove(&path)? {
             removed += 1;
         }
     }
@@ -256,7 +276,7 @@ fn create_temporary(path: &Path) -> Result<(File, PathBuf), FileError> {
         let temporary = directory.join(format!("{name}{TEMPORARY}{number}"));
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary) {
             Ok(file) => {
-                // Tells `remove_stale` of another process that this one is alive; without locks we only lose that.
+                // Tells `clear` of another process that this one is alive; without locks we only lose that.
                 let _ = file.try_lock();
                 return Ok((file, temporary));
             }

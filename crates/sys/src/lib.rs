@@ -4,6 +4,7 @@
 //! crate and nowhere else in the product; `make lint` checks it.
 
 pub mod arena;
+pub mod capabilities;
 pub mod file;
 pub mod interrupt;
 pub mod log;

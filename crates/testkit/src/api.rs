@@ -1,7 +1,7 @@
 //! A stand-in Kubernetes API server over TLS: pods by name, bearer tokens, and every way to misbehave.
 //!
 //! It answers `GET` of pods and namespaces by name as Kubernetes does, `Status` objects included, and records what it was
-//! asked. It keeps no watches and knows no other kind of object. Used by plugin tests and the demo.
+//! asked. Other objects can be put at a path. It keeps no watches. Used by plugin tests and the demo.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -39,6 +39,8 @@ struct State {
     pods: HashMap<(String, String), Value>,
     /// Labels by name.
     namespaces: HashMap<String, Value>,
+    /// By path.
+    others: HashMap<String, Value>,
     /// `None` accepts every token.
     tokens: Option<Vec<String>>,
     behaviour: Behaviour,
@@ -118,6 +120,11 @@ impl ApiServer {
     /// Creates or replaces a namespace with these labels.
     pub fn set_namespace(&self, name: &str, labels: Value) {
         self.state().namespaces.insert(name.to_owned(), labels);
+    }
+
+    /// Creates or replaces an object that is no pod: what a GET of `path` answers.
+    pub fn set_object(&self, path: &str, object: Value) {
+        self.state().others.insert(path.to_owned(), object);
     }
 
     /// Deletes a pod.
@@ -279,7 +286,10 @@ fn find(state: &State, request: &Request) -> (u16, Value) {
             }
             None => (404, status_object(404, &format!("namespaces \"{name}\" not found"))),
         },
-        _ => (404, status_object(404, "the server could not find the requested resource")),
+        _ => match state.others.get(path).filter(|_| request.method == "GET") {
+            Some(object) => (200, object.clone()),
+            None => (404, status_object(404, "the server could not find the requested resource")),
+        },
     }
 }
 

@@ -21,7 +21,8 @@ fn run(words: &[&str], environment: &[(&str, &str)]) -> Run {
 
 #[test]
 fn defaults_are_istios() {
-    let Run { config, warnings, notes, .. } = run(&[], &[]);
+    let Run { config, faults, warnings, notes, .. } = run(&[], &[]);
+    assert!(faults.is_empty() && !config.always_clean_up && config.owned.is_none());
     assert_eq!(config.check(), Ok(()));
     assert_eq!(config.dirs, Dirs::default());
     assert_eq!((config.chained, config.conf_name.as_deref(), config.conf_mode), (true, None, 0o600));
@@ -65,14 +66,13 @@ fn settings_of_istio_that_do_nothing_yet_are_accepted_and_named() {
         &[
             ("REPAIR_ENABLED", "true"),
             ("AMBIENT_IPV6", "true"),
-            ("ISTIO_OWNED_CNI_CONFIG", "true"),
             ("REPAIR_NODE_NAME", ""),
             ("AMBIENT_DNS_CAPTURE", "false"),
         ],
     );
     assert_eq!(config.check(), Ok(()));
     assert_eq!(notes, ["accepted, but without effect in this version: --ctrlz_port, REPAIR_ENABLED, AMBIENT_IPV6"]);
-    assert!(warnings[0].contains("first valid list"), "{warnings:?}");
+    assert!(warnings.is_empty(), "{warnings:?}");
 }
 
 #[test]
@@ -114,4 +114,67 @@ fn wrong_usage_is_told_apart_from_help() {
     let Task::Print(json) = task(&["version", "-o", "json"], &[]) else { panic!() };
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["clientVersion"]["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn a_file_of_our_own_is_named_by_the_program_or_by_the_chart() {
+    let owned = |words: &[&str], more: &[(&str, &str)]| {
+        let environment: Vec<_> = more.iter().copied().chain([("ISTIO_OWNED_CNI_CONFIG", "true")]).collect();
+        run(words, &environment)
+    };
+    let name = |words: &[&str], more: &[(&str, &str)]| owned(words, more).config.owned.unwrap();
+    let (own, charts) = ("ISTIO_OWNED_CNI_CONFIG_FILENAME", "ISTIO_OWNED_CNI_CONF_FILENAME");
+    assert_eq!(name(&[], &[]), "02-istio-cni.conflist");
+    assert_eq!(name(&[], &[(own, "01.conflist")]), "01.conflist");
+    assert_eq!(name(&[], &[(charts, "01.conflist"), (own, "")]), "01.conflist");
+    assert_eq!(name(&["--istio-owned-cni-config-filename=00.conflist"], &[]), "00.conflist");
+    let faults = owned(&[], &[(own, "01.conflist"), (charts, "02.conflist")]).faults;
+    assert!(faults[0].contains("which is meant"), "{faults:?}");
+    assert!(owned(&[], &[(own, "01.conf")]).config.check().unwrap_err().to_string().contains(".conflist"));
+    assert!(owned(&[], &[(own, "a/b.conflist")]).config.check().is_err());
+    assert!(owned(&[], &[("CHAINED_CNI_PLUGIN", "false")]).warnings[0].contains("no effect"));
+    assert!(owned(&[], &[("CNI_CONF_NAME", "02-istio-cni.conflist")]).warnings[0].contains("never be a network"));
+}
+
+#[test]
+fn words_that_would_be_silently_false_or_nothing_are_faults() {
+    for (name, value) in [
+        ("CHAINED_CNI_PLUGIN", "yes"),
+        ("AMBIENT_DISABLE_SAFE_UPGRADE", "on"),
+        ("KUBECONFIG_MODE", "rw"),
+        ("FORCE_IPTABLES_BINARY", "iptables"),
+        ("AMBIENT_ENABLEMENT_SELECTOR", "podSelector: {}"),
+    ] {
+        let faults = run(&[], &[(name, value)]).faults;
+        assert!(faults.len() == 1 && faults[0].contains(name), "{faults:?}");
+        assert!(run(&[], &[(name, "")]).faults.is_empty(), "an empty {name} is not a mistake");
+    }
+    assert!(run(&[], &[("KUBECONFIG_MODE", "600")]).warnings[0].contains("1130"));
+}
+
+#[test]
+fn selectors_go_into_the_plugins_configuration() {
+    let yaml = "- podSelector: {matchLabels: {a: b}}";
+    assert_eq!(
+        run(&[], &[("AMBIENT_ENABLEMENT_SELECTOR", yaml)]).config.plugin.enablement_selectors,
+        [serde_json::json!({"podSelector": {"matchLabels": {"a": "b"}}, "namespaceSelector": {}})]
+    );
+    let near = "- podSelector:\n    matchExpressions: [{key: a, operator: Near, values: [b]}]";
+    let Run { faults, warnings, .. } = run(&[], &[("AMBIENT_ENABLEMENT_SELECTOR", near)]);
+    assert!(faults.is_empty() && warnings[0].contains("AMBIENT_ENABLEMENT_SELECTOR"), "{warnings:?}");
+    assert!(!run(&[], &[("AMBIENT_ENABLEMENT_SELECTOR", near), ("AMBIENT_ENABLED", "true")]).faults.is_empty());
+}
+
+#[test]
+fn help_has_every_flag_in_its_group_with_variable_and_default() {
+    let Task::Print(help) = task(&["--help"], &[]) else { panic!() };
+    for line in [
+        "CNI configuration:",
+        "Accepted, without effect in this version:",
+        "[default: 02-istio-cni.conflist] [env: ISTIO_OWNED_CNI_CONFIG_FILENAME]",
+        "[env: REPAIR_NODE_NAME]",
+        "AMBIENT_DISABLE_SAFE_UPGRADE",
+    ] {
+        assert!(help.contains(line), "{line:?} is not in\n{help}");
+    }
 }

@@ -10,17 +10,8 @@ pub(super) fn flag_int(text: &str) -> Result<i64, String> {
     parse_int(text).ok_or_else(|| "a whole number is needed, such as 384, 0600, 0o600 or 0x180".to_owned())
 }
 
-/// A boolean of the environment; anything else is false.
-pub(super) fn lenient_bool(text: &str) -> bool {
-    parse_bool(text).unwrap_or(false)
-}
-
-/// An integer of the environment; anything else is 0.
-pub(super) fn lenient_int(text: &str) -> i64 {
-    parse_int(text).unwrap_or(0)
-}
-
-fn parse_bool(text: &str) -> Option<bool> {
+/// A boolean, in the words of Go programs.
+pub(super) fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
@@ -29,7 +20,7 @@ fn parse_bool(text: &str) -> Option<bool> {
 }
 
 /// Decimal, or with a prefix: `0x` hexadecimal, `0b` binary, `0o` or `0` octal. Underscores may stand between digits.
-fn parse_int(text: &str) -> Option<i64> {
+pub(super) fn parse_int(text: &str) -> Option<i64> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1, digits),
         None => (1, text.strip_prefix('+').unwrap_or(text)),
@@ -69,12 +60,14 @@ mod tests {
         for text in ["", "x", "0x", "09", "1.5", "--1", "0x-1"] {
             assert_eq!(parse_int(text), None, "{text}");
         }
-        assert_eq!(lenient_int("six"), 0);
     }
 
     #[test]
     fn booleans_take_go_words_only() {
-        assert!(lenient_bool("T") && lenient_bool("1") && !lenient_bool("yes") && !lenient_bool(""));
+        assert_eq!(
+            (parse_bool("T"), parse_bool("0"), parse_bool("yes"), parse_bool("")),
+            (Some(true), Some(false), None, None)
+        );
         assert!(flag_bool("yes").is_err());
     }
 }

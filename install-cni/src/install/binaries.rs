@@ -8,7 +8,6 @@ use std::fmt::Write;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use agent_api::paths::{IPTABLES_NAME, PLUGIN_NAME};
 use ring::digest::{SHA256, digest};
@@ -81,18 +80,18 @@ pub fn read_image(source: &Path) -> Result<Image, ImageError> {
     Ok(image)
 }
 
-/// Creates `target` if need be, and removes what a killed predecessor left in it: that costs space and nothing else.
+/// Creates `target` if need be, and removes what a killed predecessor, or Istio's own agent, left in it.
 ///
 /// # Errors
-/// When there is no such directory and it cannot be created.
+/// When there is no such directory and it cannot be created, or something cannot be removed.
 pub fn prepare(target: &Path, image: &Image) -> Result<(), FileError> {
     file::create_dir(target, DIRECTORY_MODE)?;
+    let mut count = file::clear(target)?;
     for (name, _) in image {
-        match file::remove_stale(&target.join(name), Duration::ZERO) {
-            Ok(0) => {}
-            Ok(count) => tracing::info!(path = %target.display(), name, count, "left-over temporary files removed"),
-            Err(error) => tracing::debug!(%error, "left-over temporary files stay"),
-        }
+        count += file::clear_beside(&target.join(name))?;
+    }
+    if count > 0 {
+        tracing::info!(path = %target.display(), count, "left-over temporary files removed");
     }
     Ok(())
 }

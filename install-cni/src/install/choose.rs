@@ -30,7 +30,7 @@ pub fn choose(directory: &Path, name: Option<&str>, chained: bool) -> Choice {
     }
     // The names below are looked up one by one, so each must be read whatever its ending: `name` is, the others have
     // one of the known ones.
-    match Directory::observe(directory, name) {
+    match Directory::observe(directory, name.as_slice()) {
         Ok(directory) => choose_in(&directory, name, &OwnFiles::new()),
         Err(error) => Choice::Wait(error.to_string()),
     }
@@ -144,7 +144,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("taken.conflist"), LIST).unwrap();
         std::fs::write(dir.path().join("earlier.conflist"), &list).unwrap();
-        let directory = Directory::observe(dir.path(), None).unwrap();
+        let directory = Directory::observe(dir.path(), &[]).unwrap();
         for (network, conversion) in [
             ("a.conf", "a.conflist"),
             ("a.json", "a.json.conflist"),

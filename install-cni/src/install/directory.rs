@@ -50,7 +50,7 @@ pub struct Text {
 pub struct Directory {
     /// The directory.
     pub path: PathBuf,
-    /// Files with one of the known endings, and the one asked for by name: content, or why there is none.
+    /// Files with one of the known endings, and those asked for by name: content, or why there is none.
     pub files: BTreeMap<String, Result<Text, String>>,
     /// For each sub-directory the texts of its `.conf` files: plugins that a list of that name takes in.
     pub drop_ins: BTreeMap<String, Vec<Result<Text, String>>>,
@@ -59,11 +59,11 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Reads the directory; `named` is read too, whatever its ending.
+    /// Reads the directory; files `named` are read too, whatever their ending.
     ///
     /// # Errors
     /// When there is no directory or it cannot be listed. A file that cannot be read is no error here.
-    pub fn observe(path: &Path, named: Option<&str>) -> Result<Self, DirectoryError> {
+    pub fn observe(path: &Path, named: &[&str]) -> Result<Self, DirectoryError> {
         let unreadable = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => DirectoryError::Missing(path.to_owned()),
             _ => DirectoryError::Unreadable { path: path.to_owned(), source },
@@ -76,7 +76,7 @@ impl Directory {
             directory.cilium_renames |= name.ends_with(CILIUM_BACKUP);
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 directory.drop_ins.insert(name, read_drop_ins(&entry.path()));
-            } else if (has_known_ending(&name) || named == Some(&name))
+            } else if (has_known_ending(&name) || named.contains(&name.as_str()))
                 && let Some(text) = read(&entry.path())
             {
                 directory.files.insert(name, text);

@@ -73,7 +73,7 @@ pub fn find(directory: &Directory, own: &OwnFiles) -> Found {
 /// # Errors
 /// [`DiscoverError`] when there is none, with the reason.
 pub fn valid_files(path: &Path) -> Result<Vec<PathBuf>, DiscoverError> {
-    let directory = Directory::observe(path, None)?;
+    let directory = Directory::observe(path, &[])?;
     let found = find(&directory, &OwnFiles::new());
     if found.valid.is_empty() {
         Err(none_valid(&directory, &found))
@@ -172,7 +172,7 @@ mod tests {
     fn reason(name: &str, text: &str) -> Option<String> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(name), text).unwrap();
-        let found = find(&Directory::observe(dir.path(), None).unwrap(), &OwnFiles::new());
+        let found = find(&Directory::observe(dir.path(), &[]).unwrap(), &OwnFiles::new());
         assert_eq!(found.valid.len() + found.skipped.len(), 1);
         found.skipped.first().map(|skipped| skipped.reason.clone())
     }

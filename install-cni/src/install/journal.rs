@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sys::file::{self, Access, FileError};
@@ -135,14 +134,6 @@ impl Journal {
     pub fn finish(&mut self) -> Result<(), FileError> {
         self.put.clear();
         file::remove(&self.path).map(|_| ())
-    }
-
-    /// Removes temporary files that a killed predecessor left.
-    ///
-    /// # Errors
-    /// When they cannot be looked for, or stay.
-    pub fn clear_up(&self) -> Result<(), FileError> {
-        file::remove_stale(&self.path, Duration::ZERO).map(|_| ())
     }
 
     fn write(&self) -> Result<(), FileError> {

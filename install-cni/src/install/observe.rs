@@ -44,5 +44,6 @@ impl Observed {
 /// # Errors
 /// As [`Directory::observe`].
 pub fn lists(config: &Config, directory: &Path) -> Result<Directory, DirectoryError> {
-    Directory::observe(directory, config.conf_name.as_deref())
+    let named: Vec<_> = [&config.conf_name, &config.owned].into_iter().filter_map(|name| name.as_deref()).collect();
+    Directory::observe(directory, &named)
 }

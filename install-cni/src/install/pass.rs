@@ -8,9 +8,9 @@ mod reports;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use agent_api::paths;
+use agent_api::{Kubeconfig, paths};
 use sys::file::{self, FileError};
 
 use self::reports::Reports;
@@ -19,6 +19,8 @@ use super::directory::DirectoryError;
 use super::observe::{self, Observed};
 use super::rival::Rival;
 use super::runner::{Runner, StepError};
+use super::steps::Step;
+use super::token::Life;
 use super::wanted::{self, Memory, Obstacle, Part, with_hint};
 use crate::config::Config;
 use crate::health::Health;
@@ -29,8 +31,6 @@ pub const SLOW_LOOK: Duration = Duration::from_secs(60);
 pub const QUICK_LOOK: Duration = Duration::from_secs(5);
 /// Until the next look when a file changed during the pass.
 const AT_ONCE: Duration = Duration::from_millis(100);
-/// From this age on a temporary file beside the list is a left-over; other agents name theirs in the same way.
-const STALE_LIST: Duration = Duration::from_secs(600);
 /// Mode of the run directory: it holds a token.
 const RUN_DIR_MODE: u32 = 0o700;
 /// The parts of the work, as probes and log name them.
@@ -99,6 +99,7 @@ impl Installer {
         let programs = self.carry_out(programs);
         // A changed token is no reason to be unready: the node works with the old one until this is done.
         let credentials = self.carry_out(wanted::credentials(&self.config, &observed));
+        self.watch_token(&observed);
         drop(observed);
         let list = if !matches!(programs, Outcome::Done) && !self.plugin_is_usable() {
             // A list that names a plugin which cannot run stops every pod of the node.
@@ -119,8 +120,12 @@ impl Installer {
             return false;
         }
         let dirs = &self.config.dirs;
-        let mut results = vec![file::remove_stale(&paths::kubeconfig(&dirs.run), Duration::ZERO).map(|_| ())];
-        results.push(self.runner.clear_up());
+        let mut results = vec![
+            file::restrict(&dirs.run, RUN_DIR_MODE),
+            file::clear(&dirs.run).map(|_| ()),
+            file::clear(&dirs.cni).map(|_| ()),
+            file::clear_beside(&paths::kubeconfig(&dirs.run)).map(|_| ()),
+        ];
         if let Ok(image) = &observed.image {
             results.extend(dirs.binaries_to.iter().map(|target| binaries::prepare(target, image)));
         }
@@ -128,6 +133,14 @@ impl Installer {
             tracing::debug!(%error, "left-over temporary files, or a missing directory");
         }
         true
+    }
+
+    /// A token without a successor is told in time. It is no reason to be unready, because the API server decides.
+    fn watch_token(&mut self, observed: &Observed) {
+        let kubeconfig = observed.credentials.as_ref().ok().and_then(|text| Kubeconfig::parse(text).ok());
+        let life = kubeconfig.and_then(|kubeconfig| Life::of(&kubeconfig.token));
+        self.health.installs().token_ends(life.map(|life| life.ends));
+        self.concern("token", life.and_then(|life| life.concern(SystemTime::now())));
     }
 
     fn plugin_is_usable(&self) -> bool {
@@ -138,7 +151,7 @@ impl Installer {
     fn carry_out(&mut self, part: Part) -> Outcome {
         let mut outcome = Outcome::of(part.obstacle);
         for step in &part.steps {
-            if let Err(error) = self.runner.run(step) {
+            if let Err(error) = self.step(step) {
                 outcome = failed_step(&error);
             }
         }
@@ -165,7 +178,7 @@ impl Installer {
         for skipped in &lists.skipped {
             self.reports.skipped(&skipped.name, &skipped.reason);
         }
-        self.concerns(&lists.concerns);
+        self.concern("configuration", (!lists.concerns.is_empty()).then(|| lists.concerns.join("; ")));
         let name = lists.file.unwrap_or_else(|| "the CNI configuration".to_owned());
         if lists.part.steps.is_empty() {
             if lists.part.obstacle.is_none() {
@@ -177,10 +190,11 @@ impl Installer {
         if let Some(pause) = self.rival.pause(Instant::now()) {
             let reason = Rival::warning(&name, directory.cilium_renames);
             self.reports.failed("rival", &reason);
+            self.health.installs().rival();
             return Some(Outcome::Later(pause, reason));
         }
         for step in &lists.part.steps {
-            if let Err(error) = self.runner.run(step) {
+            if let Err(error) = self.step(step) {
                 return Some(failed_step(&error));
             }
         }
@@ -192,21 +206,21 @@ impl Installer {
         if self.current.as_deref() == Some(name) {
             return;
         }
-        if let Err(error) = file::remove_stale(&directory.join(name), STALE_LIST) {
-            tracing::debug!(%error, "left-over temporary files stay");
-        }
         tracing::info!(path = %directory.join(name).display(), "the node is installed: our plugin is in the CNI configuration");
         self.current = Some(name.to_owned());
     }
 
-    fn concerns(&mut self, concerns: &[String]) {
-        let text = concerns.join("; ");
-        if text.is_empty() {
-            self.reports.solved("concerns");
-        } else {
-            self.reports.concern("concerns", &text);
+    fn concern(&mut self, about: &str, concern: Option<String>) {
+        match &concern {
+            Some(text) => self.reports.concern(about, text),
+            None => self.reports.solved(about),
         }
-        self.health.concern("configuration", (!text.is_empty()).then_some(&text));
+        self.health.concern(about, concern.as_deref());
+    }
+
+    /// Carries out one step, and counts it.
+    fn step(&mut self, step: &Step) -> Result<(), StepError> {
+        self.runner.run(step).inspect(|()| self.health.installs().wrote(&step.cause))
     }
 
     /// Tells everybody, and for how long nothing more is to be done.

@@ -57,14 +57,6 @@ impl Runner {
         &self.journal
     }
 
-    /// Removes temporary files that a killed predecessor left of the journal.
-    ///
-    /// # Errors
-    /// When they cannot be looked for, or stay.
-    pub fn clear_up(&self) -> Result<(), FileError> {
-        self.journal.clear_up()
-    }
-
     /// Does it and logs it.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use agent_api::paths;
+use sys::file;
 
 use super::binaries::{self, Image};
 use super::directory::DirectoryError;
@@ -51,6 +52,11 @@ pub fn uninstall_with(config: &Config, runner: &mut Runner) -> Vec<String> {
         }
     }
     errors.extend(steps.iter().filter_map(|step| runner.run(step).err()).map(|error| told(&error)));
+    for directory in targets.iter().chain([&config.dirs.cni, &config.dirs.run]) {
+        if let Err(error) = file::clear(directory) {
+            tracing::debug!(%error, "left-over temporary files, or a missing directory");
+        }
+    }
     if errors.is_empty() {
         errors.extend(runner.finish().err().map(|error| told(&error)));
     }

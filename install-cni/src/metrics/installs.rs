@@ -1,4 +1,6 @@
-//! How attempts to install ended, in Istio's words. Kept by `health`, which learns of it.
+//! How attempts to install ended, in Istio's words, and what they had to do. Kept by `health`, which learns of it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -12,6 +14,14 @@ pub struct Installs {
     results: Family<Attempt, Counter>,
     /// 1 while the node is in order.
     ready: Gauge,
+    writes: Family<Write, Counter>,
+    rivals: Counter,
+    token_ends: Gauge,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Write {
+    cause: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -36,10 +46,30 @@ impl Installs {
         });
     }
 
+    /// A file of the node was written or removed. The causes are sentences of our own, about a dozen.
+    pub fn wrote(&self, cause: &str) {
+        self.writes.get_or_create(&Write { cause: cause.to_owned() }).inc();
+    }
+
+    /// Somebody keeps reverting what we write, so that we paused.
+    pub fn rival(&self) {
+        self.rivals.inc();
+    }
+
+    /// The token in the kubeconfig ends then; `None` when it does not say.
+    pub fn token_ends(&self, end: Option<SystemTime>) {
+        let seconds = end.and_then(|end| end.duration_since(UNIX_EPOCH).ok()).map_or(0, |time| time.as_secs());
+        self.token_ends.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+    }
+
     /// Shows the counts in `registry`.
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register("installs", "How attempts to install ended", self.results.clone());
         registry.register("install_ready", "1 while the node is in order", self.ready.clone());
+        registry.register("writes", "Files of the node that were written or removed", self.writes.clone());
+        registry.register("rival_pauses", "Pauses because somebody reverts what we write", self.rivals.clone());
+        let help = "When the token in the kubeconfig ends, in Unix seconds; 0 when it does not say";
+        registry.register("token_expiry_timestamp_seconds", help, self.token_ends.clone());
     }
 
     fn count(&self, result: &'static str) {

@@ -1,6 +1,7 @@
 //! `install/`: which file, what is written into it, what is copied.
 
 mod agent;
+mod life;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -30,6 +31,13 @@ pub fn run(case: &Case) -> Outcome {
             let got = json!({"list": comma_list(data["input"].as_str().unwrap_or_default())});
             expect("list", &data["expect"], &got).into()
         }
+        "element" => life::element(data).into(),
+        "create" => life::create(data).into(),
+        "check" => life::check(data).into(),
+        "watch" => life::watch(data),
+        "lifecycle" => life::lifecycle(data).into(),
+        "cleanup" => life::cleanup(data).into(),
+        "shutdown" => life::shutdown(data).into(),
         _ => pending(case),
     }
 }

@@ -84,21 +84,33 @@ fn removing_twice_says_that_nothing_was_there() {
 }
 
 #[test]
-fn only_our_own_temporary_files_that_nobody_writes_are_stale() {
+fn only_our_own_temporary_files_that_nobody_writes_are_cleared() {
     let dir = scratch();
     let path = dir.path().join("istio-cni");
-    for name in ["istio-cni.tmp.123", "istio-cni.tmp.x1", "calico.tmp.1", "istio-cni.tmp."] {
+    let others = ["calico.tmp.1", "istio-cni.tmp.", "istio-cni.tmp.123", "istio-cni.tmp.x1", "x.istio-cni.tmp.1a"];
+    for name in others.iter().chain(&["x.istio-cni.tmp.12"]) {
         std::fs::write(dir.path().join(name), "").unwrap();
     }
     let (living, temporary) = create_temporary(&path).unwrap();
-    assert_eq!(remove_stale(&path, Duration::from_secs(600)).unwrap(), 0, "perhaps somebody else's, at work");
-    assert_eq!(remove_stale(&path, Duration::ZERO).unwrap(), 1);
+    assert_eq!(clear(dir.path()).unwrap(), 1);
     assert!(temporary.exists(), "a living writer keeps its file");
-    living.set_modified(std::time::SystemTime::now() - Duration::from_secs(700)).unwrap();
-    assert_eq!(remove_stale(&path, Duration::from_secs(600)).unwrap(), 0, "in use, however old");
     drop(living);
-    assert_eq!(remove_stale(&path, Duration::from_secs(600)).unwrap(), 1);
-    assert_eq!(names(dir.path()), ["calico.tmp.1", "istio-cni.tmp.", "istio-cni.tmp.x1"]);
+    assert_eq!(clear(dir.path()).unwrap(), 1);
+    assert_eq!(names(dir.path()), others);
+    assert_eq!(clear_beside(&path).unwrap(), 1, "that of Istio's agent");
+    assert_eq!(names(dir.path()), ["calico.tmp.1", "istio-cni.tmp.", "istio-cni.tmp.x1", "x.istio-cni.tmp.1a"]);
+}
+
+#[test]
+fn permissions_are_taken_and_never_given() {
+    let dir = scratch();
+    let mode = || dir.path().metadata().unwrap().mode() & 0o777;
+    for (have, wanted, left) in [(0o755, 0o700, 0o700), (0o500, 0o700, 0o500)] {
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(have)).unwrap();
+        restrict(dir.path(), wanted).unwrap();
+        assert_eq!(mode(), left);
+    }
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent_api::PluginConfig;
+use install_cni::args::selectors;
 use install_cni::config::{AgentConfig, Config, Dirs, OWNED_NAME, comma_list};
 use install_cni::health::Health;
 use install_cni::install::kubeconfig::Source;
@@ -50,11 +51,12 @@ pub(super) fn config(settings: &Value, root: &Path) -> Result<Config, String> {
         plugin_log_level: text("plugin_log_level"),
         cni_agent_run_dir: text("cni_agent_run_dir"),
         ambient_enabled: on("ambient_enabled"),
+        enablement_selectors: selectors::parse(&text("ambient_enablement_selector"))?,
         exclude_namespaces: comma_list(&text("exclude_namespaces")),
         pod_namespace: text("pod_namespace"),
         native_nftables: on("native_nftables"),
         enable_ambient_detection_retry: on("enable_ambient_detection_retry"),
-        ..PluginConfig::default()
+        agent_host_network: false,
     };
     Ok(Config {
         dirs,
@@ -72,9 +74,27 @@ pub(super) fn config(settings: &Value, root: &Path) -> Result<Config, String> {
     })
 }
 
+/// An agent, looked at between its passes.
+pub(super) struct Agent {
+    installer: Installer,
+    health: Arc<Health>,
+}
+
+impl Agent {
+    /// One that has done nothing yet.
+    pub(super) fn new(config: &Config) -> Self {
+        let health = Arc::new(Health::default());
+        Self { installer: Installer::new(Arc::new(config.clone()), Arc::clone(&health)), health }
+    }
+
+    /// One pass; what is missing afterwards.
+    pub(super) fn pass(&mut self) -> Option<String> {
+        self.installer.pass();
+        self.health.missing()
+    }
+}
+
 /// One pass of a new agent; what is missing afterwards.
 pub(super) fn pass(config: &Config) -> Option<String> {
-    let health = Arc::new(Health::default());
-    Installer::new(Arc::new(config.clone()), Arc::clone(&health)).pass();
-    health.missing()
+    Agent::new(config).pass()
 }
