@@ -60,13 +60,15 @@ pub enum HttpError {
 
 /// An answer.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) body: Vec<u8>,
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// Body, without its framing.
+    pub body: Vec<u8>,
 }
 
 /// What a request goes over.
-pub(crate) trait Connection: Read + Write {}
+pub trait Connection: Read + Write {}
 
 impl<T: Read + Write> Connection for T {}
 
@@ -107,7 +109,10 @@ pub(crate) fn excerpt(body: &[u8]) -> String {
 }
 
 /// Sends `request` and reads an answer of at most `limit` bytes.
-pub(crate) fn exchange(stream: &mut dyn Connection, request: &str, limit: usize) -> Result<Answer, HttpError> {
+///
+/// # Errors
+/// There is none, or none that is whole and HTTP.
+pub fn exchange(stream: &mut dyn Connection, request: &str, limit: usize) -> Result<Answer, HttpError> {
     stream.write_all(request.as_bytes()).and_then(|()| stream.flush()).map_err(stream_error)?;
     let mut received = Received { stream, bytes: Vec::with_capacity(4 * 1024), ended: false, limit };
     let (status, start, framing) = loop {

@@ -11,7 +11,7 @@ mod check;
 pub mod codes;
 pub mod config;
 mod enrol;
-mod http;
+pub mod http;
 mod judge;
 pub mod log;
 mod notice;

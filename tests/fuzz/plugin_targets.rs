@@ -1,14 +1,17 @@
 //! What the plugin does with hostile input: bytes that claim to come from the runtime, the agent or the API server.
 //! Shared like `targets.rs`.
 
-use agent_api::{Kubeconfig, PluginConfig};
+use std::io::{self, Cursor, Read, Write};
+
+use agent_api::{Answer, Kubeconfig, PluginConfig};
 use cni::{Error, NetConf, PodArgs, Version};
 use iptables_rules::config::HostFacts;
 use iptables_rules::model::Family;
 use iptables_rules::plan::sidecar;
 use iptables_rules::render::compat::{OwnerForm, encode};
 use iptables_rules::render::iptables::restore;
-use mesh::{Decision, Pod, decide};
+use istio_cni_plugin::http::exchange;
+use mesh::{Decision, Pod, Redirect, decide};
 use serde_json::Value;
 
 /// Reads `bytes` as a network configuration and hands its previous result on.
@@ -58,7 +61,43 @@ pub fn kubeconfig(bytes: &[u8]) {
 pub fn pod(bytes: &[u8]) {
     let Ok(pod) = serde_json::from_slice::<Pod>(bytes) else { return };
     let Ok(Decision::Redirect(redirect)) = decide(&pod) else { return };
-    let _ = redirect.to_texts();
+    rules(&redirect);
+}
+
+/// Reads `bytes` as what an agent or an API server sends, and what is in it as an answer about a pod.
+pub fn reply(bytes: &[u8]) {
+    const LIMIT: usize = 1 << 16;
+    let mut connection = Connection(Cursor::new(bytes.to_vec()));
+    let Ok(answer) = exchange(&mut connection, "GET / HTTP/1.1\r\n\r\n", LIMIT) else { return };
+    assert!(answer.body.len() <= LIMIT.min(bytes.len()), "a body that nobody sent");
+    let Ok(answer) = serde_json::from_slice::<Answer>(&answer.body) else { return };
+    if let Ok(redirect) = Redirect::from_texts(&answer.redirection) {
+        assert_eq!(Redirect::from_texts(&redirect.to_texts()).as_ref(), Ok(&redirect), "said again, it means the same");
+        rules(&redirect);
+    }
+}
+
+/// Takes what is written, and gives what was sent.
+struct Connection(Cursor<Vec<u8>>);
+
+impl Read for Connection {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Connection {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        Ok(buffer.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Makes the rules of a redirection.
+fn rules(redirect: &Redirect) {
     let plan = sidecar(&redirect.settings, &HostFacts { ipv6: true, ..HostFacts::default() });
     for family in Family::BOTH {
         for line in restore(plan.rules(family)) {

@@ -8,8 +8,8 @@ mod plugin_targets;
 #[path = "../../fuzz/targets.rs"]
 mod targets;
 
-use agent_api::Kubeconfig;
 use agent_api::kubeconfig::ServerTrust;
+use agent_api::{Answer, Kubeconfig, Verdict};
 use iptables_rules::model::Family;
 use iptables_rules::nft::message::Transaction;
 use iptables_rules::plan::sidecar;
@@ -22,8 +22,13 @@ use proptest::sample::Index;
 use serde_json::json;
 
 /// All that the plugin reads.
-const PLUGIN: [fn(&[u8]); 4] =
-    [plugin_targets::stdin, plugin_targets::cni_args, plugin_targets::kubeconfig, plugin_targets::pod];
+const PLUGIN: [fn(&[u8]); 5] = [
+    plugin_targets::stdin,
+    plugin_targets::cni_args,
+    plugin_targets::kubeconfig,
+    plugin_targets::pod,
+    plugin_targets::reply,
+];
 
 /// Places to change, and what to write there.
 type Changes = Vec<(Index, u8)>;
@@ -85,7 +90,7 @@ fn damaged_save_text_is_read_or_left() {
 }
 
 /// What a runtime, an agent and an API server hand the plugin when all is well.
-fn well_formed() -> [Vec<u8>; 4] {
+fn well_formed() -> [Vec<u8>; 5] {
     let conf = json!({
         "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "istio-cni", "plugin_log_level": "info",
         "cni_agent_run_dir": "/var/run/istio-cni", "exclude_namespaces": ["kube-system"],
@@ -110,7 +115,12 @@ fn well_formed() -> [Vec<u8>; 4] {
         "spec": {"containers": [{"name": "app"}, {"name": "istio-proxy", "args": ["proxy", "sidecar"],
             "securityContext": {"runAsUser": 1337}, "env": [{"name": "ISTIO_META_DNS_CAPTURE", "value": "true"}]}]}
     });
-    [conf.to_string(), args.to_owned(), kubeconfig.render(), pod.to_string()].map(String::into_bytes)
+    let redirect = mesh::Redirect::from_pod(&serde_json::from_value(pod.clone()).unwrap()).unwrap();
+    let answer = Answer { verdict: Verdict::Redirect, redirection: redirect.to_texts(), ..Answer::default() };
+    let answer = json!(answer).to_string();
+    let (head, length) = ("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length:", answer.len());
+    let reply = format!("{head} {length}\r\n\r\n{answer}");
+    [conf.to_string(), args.to_owned(), kubeconfig.render(), pod.to_string(), reply].map(String::into_bytes)
 }
 
 #[test]
@@ -123,6 +133,8 @@ fn what_the_plugin_is_handed_may_be_damaged() {
     assert!(Kubeconfig::parse(&text(2)).is_ok());
     let pod: mesh::Pod = serde_json::from_str(&text(3)).unwrap();
     assert!(matches!(mesh::decide(&pod), Ok(mesh::Decision::Redirect(_))));
+    let answer: Answer = serde_json::from_str(text(4).split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    assert!(mesh::Redirect::from_texts(&answer.redirection).is_ok());
     check(file!(), 4000, (0..originals.len(), changes(), any::<Index>()), |(which, changes, end)| {
         // Whole as often as cut short.
         let cut = changed(originals[which].clone(), &changes, end);
