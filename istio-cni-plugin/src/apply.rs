@@ -1,18 +1,15 @@
 //! Rules into the pod's network namespace and how they compare there, and words for what goes wrong there.
 
-use std::path::Path;
-
 use cni::Error;
 use cni::error::code;
 use iptables_rules::apply::{self as engine, ApplyError, Form, Job};
 use iptables_rules::model::Family;
 use iptables_rules::render::compat::Reason;
 use mesh::Redirect;
-use sys::netns::{Netns, NetnsError};
 
 use crate::codes;
 use crate::config::Environment;
-use crate::judge::{Call, own_netns};
+use crate::judge::{Call, no_sandbox};
 use crate::log::{Level, Logger};
 
 /// Programs `redirect` in the namespace of `call`.
@@ -61,19 +58,11 @@ fn in_sandbox<T: Send>(
         let message = format!("{invalid}; correct the container runtime's environment");
         Error::new(code::INVALID_ENVIRONMENT, message)
     })?;
-    let sandbox = Netns::open(Path::new(netns)).map_err(|error| netns_error(&error))?;
-    let own = Netns::current().map_err(|error| netns_error(&error))?;
-    if sandbox.id() == own.id() {
-        return Err(own_netns(netns));
-    }
+    let sandbox = call.sandbox()?;
     let form = if call.config.native_nftables { Form::Native } else { Form::Compatible };
     let job = Job { settings, form, reconcile: true, ..Job::default() };
     let done = if environment.own_process { sandbox.enter().map(|()| work(&job)) } else { sandbox.run(|| work(&job)) };
-    done.map_err(|error| netns_error(&error))?.map_err(|error| apply_error(error, redirect, netns))
-}
-
-fn netns_error(error: &NetnsError) -> Error {
-    Error::new(code::INVALID_NETNS, format!("{error}; the rules of the pod cannot be set up"))
+    done.map_err(|error| no_sandbox(&error))?.map_err(|error| apply_error(error, redirect, netns))
 }
 
 fn apply_error(error: ApplyError, redirect: &Redirect, netns: &str) -> Error {

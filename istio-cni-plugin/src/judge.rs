@@ -4,13 +4,14 @@
 //! not know, the API server. So nothing that depends on the agent can hold up the agent itself, or pods we would skip
 //! anyway.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
 use agent_api::{Answer, PluginConfig, Question, Verdict, event, paths};
 use cni::error::code;
 use cni::{Error, PodArgs, Request, Verb};
 use mesh::{Decision, Redirect, Selectors, SkipReason, ambient, decide, decide_by_name};
-use sys::netns::Netns;
+use sys::netns::{Netns, NetnsError};
 
 use crate::agent::{self, NoAnswer};
 use crate::codes;
@@ -40,6 +41,8 @@ pub(crate) struct Call<'a> {
     pub(crate) request: &'a Request,
     /// Directory with the kubeconfig, the sockets and the log.
     pub(crate) run_dir: PathBuf,
+    /// The sandbox's network namespace, once it is known not to be the host's.
+    sandbox: OnceCell<Netns>,
 }
 
 impl<'a> Call<'a> {
@@ -59,7 +62,7 @@ impl<'a> Call<'a> {
         let pod =
             PodArgs::parse(&request.args).map_err(|error| Error::new(code::INVALID_ENVIRONMENT, error.to_string()))?;
         log.label("pod", format!("{}/{}", pod.namespace, pod.name));
-        Ok(Self { config, pod, request, run_dir })
+        Ok(Self { config, pod, request, run_dir, sandbox: OnceCell::new() })
     }
 
     /// What is said about the pod in messages.
@@ -87,7 +90,7 @@ impl<'a> Call<'a> {
         let by_name = self.by_name();
         // The agent is let through whatever else is odd about the call: without it the node cannot heal.
         if by_name != Some(SkipReason::SelfAgentPod) && !environment.netns_override {
-            refuse_own_netns(&self.request.netns)?;
+            self.refuse_own_netns()?;
         }
         if let Some(reason) = by_name {
             return Ok(Judgement::Skip(reason.as_str().to_owned()));
@@ -174,6 +177,32 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// The network namespace to work in. It is never the host's.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is our own.
+    pub(crate) fn sandbox(&self) -> Result<&Netns, Error> {
+        if let Some(sandbox) = self.sandbox.get() {
+            return Ok(sandbox);
+        }
+        let sandbox = Netns::open(Path::new(&self.request.netns)).map_err(|error| no_sandbox(&error))?;
+        if sandbox.id() == Netns::current().map_err(|error| no_sandbox(&error))?.id() {
+            return Err(own_netns(&self.request.netns));
+        }
+        Ok(self.sandbox.get_or_init(|| sandbox))
+    }
+
+    /// Refuses a sandbox that shares our own, the host's, network namespace. One that cannot be opened is not judged
+    /// here: most pods need nothing from it.
+    fn refuse_own_netns(&self) -> Result<(), Error> {
+        match (Netns::open(Path::new(&self.request.netns)), Netns::current()) {
+            (Ok(sandbox), Ok(own)) if sandbox.id() == own.id() => return Err(own_netns(&self.request.netns)),
+            (Ok(sandbox), Ok(_)) => drop(self.sandbox.set(sandbox)),
+            _ => {}
+        }
+        Ok(())
+    }
+
     fn invalid(&self, invalid: &mesh::InvalidAnnotation) -> Error {
         Error::new(codes::INVALID_ANNOTATION, invalid.about(&self.pod.namespace, &self.pod.name))
     }
@@ -185,17 +214,13 @@ pub(crate) fn run_dir(config: &PluginConfig) -> PathBuf {
     PathBuf::from(if stated.is_empty() { paths::DEFAULT_RUN_DIR } else { stated })
 }
 
-/// Refuses a sandbox that shares our own, the host's, network namespace. One that cannot be opened is not judged here:
-/// most pods need nothing from it.
-fn refuse_own_netns(path: &str) -> Result<(), Error> {
-    match (Netns::open(Path::new(path)), Netns::current()) {
-        (Ok(netns), Ok(own)) if netns.id() == own.id() => Err(own_netns(path)),
-        _ => Ok(()),
-    }
+/// A namespace that cannot be opened or entered.
+pub(crate) fn no_sandbox(error: &NetnsError) -> Error {
+    Error::new(code::INVALID_NETNS, format!("{error}; the rules of the pod cannot be set up"))
 }
 
 /// The refusal to work in our own network namespace.
-pub(crate) fn own_netns(path: &str) -> Error {
+fn own_netns(path: &str) -> Error {
     let message = format!(
         "CNI_NETNS {path} is the network namespace of the plugin itself, that is the host's: rules there would capture \
          the node's traffic, so nothing was done; the runtime must name the sandbox's namespace"
