@@ -10,8 +10,8 @@
 {{- if or (dig "ambient" "enabled" false $v) (eq (toString ($v.profile | default $v.global.profile)) "ambient") -}}
 {{- fail "ambient.enabled (or the profile ambient) is set, but this version has no ambient mode: pods of ambient namespaces would stay outside the mesh. Use Istio's own chart for ambient." -}}
 {{- end -}}
-{{- if $v.istioOwnedCNIConfig -}}
-{{- fail "istioOwnedCNIConfig is set, but this version only edits the node's own list. Set it to false." -}}
+{{- if and $v.istioOwnedCNIConfig (not $v.chained) -}}
+{{- fail "istioOwnedCNIConfig needs chained: true; a file of our own copies the node's network configuration." -}}
 {{- end -}}
 {{- if dig "repair" "enabled" false $v -}}
 {{- fail "repair.enabled is set, but this version does not repair pods that started before the plugin was there. Set it to false, and keep istio-validation in the pods." -}}
@@ -70,6 +70,10 @@ operator.istio.io/component: Cni
       "CHAINED_CNI_PLUGIN" (toString $v.chained)
       "EXCLUDE_NAMESPACES" (join "," $v.excludeNamespaces) -}}
 {{- with $v.cniConfFileName -}}{{- $_ := set $environment "CNI_CONF_NAME" . -}}{{- end -}}
+{{- if $v.istioOwnedCNIConfig -}}
+{{- $_ := set $environment "ISTIO_OWNED_CNI_CONFIG" "true" -}}
+{{- with $v.istioOwnedCNIConfigFileName -}}{{- $_ := set $environment "ISTIO_OWNED_CNI_CONFIG_FILENAME" . -}}{{- end -}}
+{{- end -}}
 {{- range $key, $value := $v.env -}}{{- $_ := set $environment $key (toString $value) -}}{{- end -}}
 {{- toYaml $environment -}}
 {{- end -}}

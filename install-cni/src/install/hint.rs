@@ -8,6 +8,9 @@ use std::path::Path;
 
 use sys::file::FileError;
 
+/// `EPERM`; a missing permission is `EACCES`.
+const NOT_PERMITTED: i32 = 1;
+
 /// A sentence that tells what usually helps; `None` when there is no such thing.
 pub fn hint(error: &FileError) -> Option<String> {
     let FileError::Io { path, source, .. } = error else { return None };
@@ -17,6 +20,11 @@ pub fn hint(error: &FileError) -> Option<String> {
              cniConfDir to the directories the container runtime uses (GKE: /home/kubernetes/bin)"
                 .to_owned(),
         ),
+        // What permissions cannot explain.
+        io::ErrorKind::PermissionDenied if source.raw_os_error() == Some(NOT_PERMITTED) => Some(format!(
+            "{}; if lsattr shows an `i`, the file was made immutable: `chattr -i` undoes that",
+            owner(path)
+        )),
         io::ErrorKind::PermissionDenied => Some(format!(
             "{}; writing into directories of other users needs the capability DAC_OVERRIDE, and on SELinux hosts a \
              container type that may write there",
