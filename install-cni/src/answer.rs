@@ -23,7 +23,7 @@ pub fn answer_by_name(question: &Question, config: &PluginConfig) -> Option<Answ
 }
 
 /// The answer about a pod that [`answer_by_name`] has none for.
-pub fn answer(question: &Question, found: &Found) -> Answer {
+pub fn answer(question: &Question, found: &Found, config: &PluginConfig) -> Answer {
     let pod = match found {
         Found::Pod(pod) => pod,
         Found::NotReady => return unknown(NOT_READY),
@@ -32,13 +32,16 @@ pub fn answer(question: &Question, found: &Found) -> Answer {
     };
     match decide(pod) {
         Ok(Decision::Skip(reason)) => skip(reason.as_str()),
-        Ok(Decision::Redirect(redirect)) => Answer {
-            verdict: Verdict::Redirect,
-            reason: "redirect".to_owned(),
-            redirection: redirect.to_texts(),
-            warnings: redirect.warnings.iter().map(ToString::to_string).collect(),
-            ..Answer::default()
-        },
+        Ok(Decision::Redirect(mut redirect)) => {
+            redirect.or_refuse(config.refuse_uncaptured);
+            Answer {
+                verdict: Verdict::Redirect,
+                reason: "redirect".to_owned(),
+                redirection: redirect.to_texts(),
+                warnings: redirect.warnings.iter().map(ToString::to_string).collect(),
+                ..Answer::default()
+            }
+        }
         Err(invalid) => Answer {
             verdict: Verdict::Refuse,
             reason: "invalid-annotation".to_owned(),
@@ -66,11 +69,15 @@ mod tests {
     use super::*;
 
     fn about(annotations: serde_json::Value) -> Answer {
+        about_with(annotations, &PluginConfig::default())
+    }
+
+    fn about_with(annotations: serde_json::Value, config: &PluginConfig) -> Answer {
         let pod = json!({"metadata": {"annotations": annotations},
             "spec": {"containers": [{"name": "istio-proxy", "env": [{"name": "INVALID_DROP", "value": "perhaps"}]}]}});
         let pod = serde_json::from_value(pod).unwrap();
         let question = Question { pod: "web".to_owned(), namespace: "shop".to_owned(), ..Question::default() };
-        answer(&question, &Found::Pod(Arc::new(pod)))
+        answer(&question, &Found::Pod(Arc::new(pod)), config)
     }
 
     #[test]
@@ -116,11 +123,20 @@ mod tests {
     }
 
     #[test]
+    fn the_nodes_setting_about_what_is_not_captured_is_part_of_the_answer() {
+        let config = PluginConfig { refuse_uncaptured: true, ..PluginConfig::default() };
+        let refuses = |annotations| about_with(annotations, &config).redirection.refuse_uncaptured;
+        assert!(refuses(json!({"sidecar.istio.io/status": ""})));
+        assert!(!refuses(json!({"sidecar.istio.io/status": "", "cni.istio.io/uncaptured-traffic": "pass"})));
+        assert!(!about(json!({"sidecar.istio.io/status": ""})).redirection.refuse_uncaptured);
+    }
+
+    #[test]
     fn what_is_not_known_is_not_guessed() {
         for (found, reason) in
             [(Found::NotReady, "not-ready"), (Found::Absent, "no-such-pod"), (Found::Other, "other-pod")]
         {
-            let answer = answer(&Question::default(), &found);
+            let answer = answer(&Question::default(), &found, &PluginConfig::default());
             assert_eq!((answer.verdict, answer.reason.as_str()), (Verdict::Unknown, reason));
         }
     }

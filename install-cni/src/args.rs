@@ -156,6 +156,7 @@ impl Args {
             native_nftables: reader.switch(None, "NATIVE_NFTABLES", false),
             enable_ambient_detection_retry: detection_retry,
             agent_host_network: reader.switch(None, "AGENT_HOST_NETWORK", false),
+            refuse_uncaptured: reader.switch(None, "REFUSE_UNCAPTURED", false),
         };
         let agent = AgentConfig {
             pod_name: reader.plain("POD_NAME"),

@@ -168,7 +168,8 @@ impl<'a> Call<'a> {
         }
         match decide(&pod).map_err(|invalid| self.invalid(&invalid))? {
             Decision::Skip(reason) => Ok(Judgement::Skip(reason.as_str().to_owned())),
-            Decision::Redirect(redirect) => {
+            Decision::Redirect(mut redirect) => {
+                redirect.or_refuse(self.config.refuse_uncaptured);
                 for warning in &redirect.warnings {
                     log.write(Level::Warn, &warning.to_string());
                 }

@@ -69,6 +69,7 @@ operator.istio.io/component: Cni
       "REPAIR_ENABLED" "false"
       "CHAINED_CNI_PLUGIN" (toString $v.chained)
       "EXCLUDE_NAMESPACES" (join "," $v.excludeNamespaces) -}}
+{{- if $v.refuseUncaptured -}}{{- $_ := set $environment "REFUSE_UNCAPTURED" "true" -}}{{- end -}}
 {{- with $v.cniConfFileName -}}{{- $_ := set $environment "CNI_CONF_NAME" . -}}{{- end -}}
 {{- if $v.istioOwnedCNIConfig -}}
 {{- $_ := set $environment "ISTIO_OWNED_CNI_CONFIG" "true" -}}

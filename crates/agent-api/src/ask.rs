@@ -132,7 +132,7 @@ pub struct Attachment {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes the field so")]
-fn is_false(flag: &bool) -> bool {
+pub(crate) fn is_false(flag: &bool) -> bool {
     !flag
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+use crate::ask::is_false;
 use crate::paths::{DEFAULT_RUN_DIR, PLUGIN_NAME};
 
 /// Settings of the plugin. Keys, order and defaults equal Istio's; unknown keys are ignored when reading.
@@ -31,6 +32,10 @@ pub struct PluginConfig {
     /// true.
     #[serde(skip_serializing_if = "is_false")]
     pub agent_host_network: bool,
+    /// Refuse a family of addresses that a pod has and that is not captured, unless the pod says otherwise. Not one of
+    /// Istio's keys, and written only when it is on.
+    #[serde(skip_serializing_if = "is_false")]
+    pub refuse_uncaptured: bool,
 }
 
 impl Default for PluginConfig {
@@ -45,6 +50,7 @@ impl Default for PluginConfig {
             native_nftables: false,
             enable_ambient_detection_retry: false,
             agent_host_network: false,
+            refuse_uncaptured: false,
         }
     }
 }
@@ -79,11 +85,6 @@ where
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes the field so")]
-fn is_false(flag: &bool) -> bool {
-    !flag
-}
-
 fn empty_is_null<S: serde::Serializer>(list: &[String], serializer: S) -> Result<S::Ok, S::Error> {
     if list.is_empty() { serializer.serialize_none() } else { serializer.collect_seq(list) }
 }
@@ -107,7 +108,11 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let config = PluginConfig { exclude_namespaces: vec!["kube-system".to_owned()], ..PluginConfig::default() };
+        let config = PluginConfig {
+            exclude_namespaces: vec!["kube-system".to_owned()],
+            refuse_uncaptured: true,
+            ..PluginConfig::default()
+        };
         let text = serde_json::to_string(&config.element(None).unwrap()).unwrap();
         assert_eq!(serde_json::from_str::<PluginConfig>(&text).unwrap(), config);
         let none: PluginConfig = serde_json::from_str(r#"{"exclude_namespaces":null,"kubernetes":{}}"#).unwrap();

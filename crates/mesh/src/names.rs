@@ -31,6 +31,9 @@ pub const REROUTE_VIRTUAL_INTERFACES: &str = "istio.io/reroute-virtual-interface
 /// Annotation: the older name of [`REROUTE_VIRTUAL_INTERFACES`].
 pub const KUBEVIRT_INTERFACES: &str = "traffic.sidecar.istio.io/kubevirtInterfaces";
 
+/// Annotation of our own: what becomes of a family that has addresses but is not captured, `pass` or `refuse`.
+pub const UNCAPTURED_TRAFFIC: &str = "cni.istio.io/uncaptured-traffic";
+
 /// Variable of the proxy: there is no Envoy to redirect to.
 pub const DISABLE_ENVOY: &str = "DISABLE_ENVOY";
 /// Variable of the proxy: capture DNS.

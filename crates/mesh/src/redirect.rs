@@ -13,7 +13,7 @@ use crate::decide::parse_bool;
 use crate::names::{
     DNS_CAPTURE, DUAL_STACK, EXCLUDE_INBOUND_PORTS, EXCLUDE_INTERFACES, EXCLUDE_OUTBOUND_IP_RANGES,
     EXCLUDE_OUTBOUND_PORTS, INCLUDE_INBOUND_PORTS, INCLUDE_OUTBOUND_IP_RANGES, INCLUDE_OUTBOUND_PORTS,
-    INTERCEPTION_MODE, INVALID_DROP, KUBEVIRT_INTERFACES, REROUTE_VIRTUAL_INTERFACES,
+    INTERCEPTION_MODE, INVALID_DROP, KUBEVIRT_INTERFACES, REROUTE_VIRTUAL_INTERFACES, UNCAPTURED_TRAFFIC,
 };
 use crate::pod::{Pod, SecurityContext};
 
@@ -58,6 +58,8 @@ pub struct Warning {
 pub struct Redirect {
     /// For the rule engine. What a pod cannot set has its default.
     pub settings: Settings,
+    /// Nobody said yet whether to refuse a family that is not captured; see [`Redirect::or_refuse`].
+    pub refusal_open: bool,
     /// What was odd on the way, for the log.
     pub warnings: Vec<Warning>,
 }
@@ -100,9 +102,20 @@ impl Redirect {
             refuse_uncaptured: false,
         };
         let mut settings = settings(&texts, virtual_key)?;
+        let refuse = pod.annotation(UNCAPTURED_TRAFFIC);
+        let refuse = refuse.map(|value| read(UNCAPTURED_TRAFFIC, value, refuse_uncaptured)).transpose()?;
+        settings.refuse_uncaptured = refuse == Some(true);
         settings.inbound_ports_exclude.extend(PROXY_PORTS.map(Port::from));
         settings.inbound_ports_exclude = unique(settings.inbound_ports_exclude);
-        Ok(Self { settings, warnings })
+        Ok(Self { settings, refusal_open: refuse.is_none(), warnings })
+    }
+
+    /// Gives a pod that does not say itself what becomes of a family that is not captured the node's setting: `true`
+    /// refuses it.
+    pub fn or_refuse(&mut self, node: bool) {
+        if std::mem::take(&mut self.refusal_open) {
+            self.settings.refuse_uncaptured = node;
+        }
     }
 
     /// Reads what the agent says about a pod.
@@ -119,7 +132,8 @@ impl Redirect {
         for (key, value, valid) in numbers {
             read(key, value, |_| valid.then_some(()).ok_or_else(|| "it is not a number".to_owned()))?;
         }
-        Ok(Self { settings: settings(texts, REROUTE_VIRTUAL_INTERFACES)?, warnings: Vec::new() })
+        let settings = settings(texts, REROUTE_VIRTUAL_INTERFACES)?;
+        Ok(Self { settings, refusal_open: false, warnings: Vec::new() })
     }
 
     /// What came from the pod: for the plugin, for logs and comparisons.
@@ -141,7 +155,7 @@ impl Redirect {
             dns_redirect: settings.redirect_dns,
             dual_stack: settings.dual_stack,
             invalid_drop: settings.drop_invalid,
-            refuse_uncaptured: false,
+            refuse_uncaptured: settings.refuse_uncaptured,
         }
     }
 
@@ -188,6 +202,7 @@ fn settings(texts: &Redirection, virtual_key: &'static str) -> Result<Settings, 
         capture_all_dns: texts.dns_redirect,
         drop_invalid: texts.invalid_drop,
         dual_stack: texts.dual_stack,
+        refuse_uncaptured: texts.refuse_uncaptured,
         ..Settings::default()
     })
 }
@@ -205,6 +220,14 @@ fn mode(text: &str) -> Result<Mode, String> {
         .into_iter()
         .find(|mode| mode.as_str() == text)
         .ok_or_else(|| "it must be REDIRECT, TPROXY or NONE".to_owned())
+}
+
+fn refuse_uncaptured(text: &str) -> Result<bool, String> {
+    match text {
+        "refuse" => Ok(true),
+        "pass" => Ok(false),
+        _ => Err("it must be refuse or pass".to_owned()),
+    }
 }
 
 fn cidrs(text: &str) -> Result<Vec<Cidr>, String> {

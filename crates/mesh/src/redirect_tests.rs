@@ -168,8 +168,29 @@ fn what_the_agent_says_about_a_pod_is_what_the_plugin_reads_itself() {
     let env = json!({"env": [{"name": DNS_CAPTURE, "value": "true"}, {"name": DUAL_STACK, "value": "true"}],
         "securityContext": {"runAsUser": 7}});
     for pod in [pod(&annotations, env), pod(&[], json!({})), pod(&[(INCLUDE_INBOUND_PORTS, "")], json!({}))] {
-        let own = Redirect::from_pod(&pod).unwrap();
+        let mut own = Redirect::from_pod(&pod).unwrap();
+        own.or_refuse(true);
+        assert!(own.settings.refuse_uncaptured);
         assert_eq!(Redirect::from_texts(&own.to_texts()).unwrap(), own);
+    }
+}
+
+#[test]
+fn the_pod_has_the_last_word_on_what_is_not_captured() {
+    for (annotation, node, refuses) in
+        [(None, false, false), (None, true, true), (Some("refuse"), false, true), (Some("pass"), true, false)]
+    {
+        let annotations: Vec<_> = annotation.map(|value| (UNCAPTURED_TRAFFIC, value)).into_iter().collect();
+        let mut redirect = Redirect::from_pod(&pod(&annotations, json!({}))).unwrap();
+        redirect.or_refuse(node);
+        assert_eq!(redirect.to_texts().refuse_uncaptured, refuses, "{annotation:?} {node}");
+        // What was decided once stays.
+        let mut told = Redirect::from_texts(&redirect.to_texts()).unwrap();
+        told.or_refuse(!refuses);
+        assert_eq!(told, redirect);
+    }
+    for value in ["", "Refuse", "drop", "true"] {
+        assert_eq!(culprit(&[(UNCAPTURED_TRAFFIC, value)]), UNCAPTURED_TRAFFIC, "{value}");
     }
 }
 

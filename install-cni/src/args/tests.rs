@@ -60,6 +60,14 @@ fn excluded_namespaces_are_trimmed() {
 }
 
 #[test]
+fn refusal_of_what_is_not_captured_is_written_only_when_it_is_on() {
+    let element = |environment: &[(&str, &str)]| serde_json::Value::Object(run(&[], environment).config.element());
+    assert_eq!(element(&[("REFUSE_UNCAPTURED", "true")])["refuse_uncaptured"], true);
+    assert_eq!(element(&[("REFUSE_UNCAPTURED", "false")]), element(&[]));
+    assert!(element(&[]).get("refuse_uncaptured").is_none());
+}
+
+#[test]
 fn settings_of_istio_that_do_nothing_yet_are_accepted_and_named() {
     let Run { notes, warnings, config, .. } = run(
         &["--ctrlz_port", "9876", "--log_caller=x", "--log_stacktrace_level=default:none"],

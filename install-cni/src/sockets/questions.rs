@@ -51,7 +51,7 @@ async fn verdict(State(desk): State<Arc<Desk>>, body: Bytes) -> Result<Response,
     let question: Question = read(&body)?;
     let answer = match answer_by_name(&question, &desk.config.plugin) {
         Some(answer) => answer,
-        None => answer(&question, &desk.pods.find(&question, PATIENCE).await),
+        None => answer(&question, &desk.pods.find(&question, PATIENCE).await, &desk.config.plugin),
     };
     desk.metrics.answered(answer.verdict);
     tracing::debug!(

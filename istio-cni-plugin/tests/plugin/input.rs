@@ -78,6 +78,7 @@ fn an_invalid_annotation_is_named() {
         ("traffic.sidecar.istio.io/includeInboundPorts", "80,http"),
         ("traffic.sidecar.istio.io/excludeOutboundIPRanges", "10.0.0.1"),
         ("sidecar.istio.io/interceptionMode", "tproxy"),
+        ("cni.istio.io/uncaptured-traffic", "drop"),
     ] {
         let api = api_with(sidecar_pod(&[(annotation, value)]));
         let (code, message) = Node::with_agent(&api).call().error();

@@ -249,3 +249,28 @@ fn the_hosts_own_namespace_is_never_touched() {
     node.pod("istio-system", "istio-cni-node-x");
     assert_eq!(host.run(|| node.call()).reason(&node.prev_result()), "self-agent-pod");
 }
+
+#[test]
+fn ipv6_beside_a_proxy_for_ipv4_is_refused_if_the_pod_or_else_the_node_says_so() {
+    if !available() {
+        return;
+    }
+    for (pod, node_refuses, refuses) in
+        [(None, true, true), (Some("refuse"), false, true), (Some("pass"), true, false), (None, false, false)]
+    {
+        let annotation = pod.map(|value| ("cni.istio.io/uncaptured-traffic", value));
+        let api = api_with(sidecar_pod(annotation.as_slice()));
+        let mut node = Node::with_agent(&api);
+        if node_refuses {
+            node.conf["refuse_uncaptured"] = true.into();
+        }
+        let sandbox = Sandbox::with_addresses(&["10.0.0.2/24", "fd00::2/64"]);
+        node.set("CNI_NETNS", &sandbox.path().display().to_string());
+        let outcome = node.call();
+        assert_eq!(outcome.reason(&node.prev_result()), "redirect");
+        assert_eq!(outcome.stderr.contains(r#""uncaptured":"IPv6""#), !refuses, "{}", outcome.stderr);
+        assert_eq!(sandbox.saved_rules().contains("REJECT --reject-with tcp-reset"), refuses);
+        node.set("CNI_COMMAND", "CHECK");
+        assert_eq!(node.call().exit, 0);
+    }
+}

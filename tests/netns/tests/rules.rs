@@ -342,10 +342,8 @@ fn a_check_tells_what_somebody_did_to_the_rules() {
         return;
     }
     let sandbox = Sandbox::with_addresses(V4);
-    let words = || -> Vec<String> {
-        let found = sandbox.run(|| check(&captures_all())).unwrap();
-        found.iter().map(|(_, difference)| difference.to_string()).collect()
-    };
+    let job = Job { settings: captures_all(), ..Job::default() };
+    let words = || sandbox.run(|| check(&job)).unwrap();
     sandbox.run(|| apply(&captures_all())).unwrap();
     assert_eq!(words(), [""; 0]);
     sandbox.sh("iptables-nft -t nat -D OUTPUT -j ISTIO_OUTPUT; iptables-nft -t nat -F ISTIO_IN_REDIRECT;
@@ -369,10 +367,8 @@ fn a_check_tells_which_address_and_routes_are_gone() {
         return;
     }
     let sandbox = Sandbox::with_addresses(DUAL);
-    let words = || -> Vec<String> {
-        let found = sandbox.run(|| check(&everything())).unwrap();
-        found.iter().map(|(_, difference)| difference.to_string()).collect()
-    };
+    let job = Job { settings: everything(), ..Job::default() };
+    let words = || sandbox.run(|| check(&job)).unwrap();
     sandbox.run(|| apply(&everything())).unwrap();
     assert_eq!(words(), [""; 0]);
     for (damage, missing) in [

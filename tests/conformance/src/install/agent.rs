@@ -56,6 +56,7 @@ pub(super) fn config(settings: &Value, root: &Path) -> Result<Config, String> {
         pod_namespace: text("pod_namespace"),
         native_nftables: on("native_nftables"),
         enable_ambient_detection_retry: on("enable_ambient_detection_retry"),
+        refuse_uncaptured: false,
         agent_host_network: false,
     };
     Ok(Config {
