@@ -28,6 +28,8 @@ pub const PLUGIN: &str = "#!/bin/sh\nexit 0\n";
 pub struct Node {
     pub root: TempDir,
     pub config: Config,
+    /// CA certificates of the API server, from the next rotation on.
+    pub ca: String,
     rotations: std::sync::atomic::AtomicU32,
 }
 
@@ -74,7 +76,7 @@ impl Node {
             node_name: "node-1".to_owned(),
             agent: AgentConfig::default(),
         };
-        let node = Self { root, config, rotations: 0.into() };
+        let node = Self { root, config, ca: "CA".to_owned(), rotations: 0.into() };
         for name in ["token", "ca.crt"] {
             symlink(Path::new("..data").join(name), node.config.dirs.service_account.join(name)).unwrap();
         }
@@ -89,7 +91,7 @@ impl Node {
         let fresh = format!("..2026_{number}");
         std::fs::create_dir(dir.join(&fresh)).unwrap();
         std::fs::write(dir.join(&fresh).join("token"), token).unwrap();
-        std::fs::write(dir.join(&fresh).join("ca.crt"), "CA").unwrap();
+        std::fs::write(dir.join(&fresh).join("ca.crt"), &self.ca).unwrap();
         symlink(&fresh, dir.join("..data_tmp")).unwrap();
         std::fs::rename(dir.join("..data_tmp"), dir.join("..data")).unwrap();
         if let Some(old) = number.checked_sub(1) {

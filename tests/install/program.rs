@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
+mod client;
 mod node;
 mod own_mounts;
 
@@ -12,6 +13,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use client::post;
 use node::{LIST, PLUGIN, eventually};
 use own_mounts::{run, unshare};
 
@@ -144,6 +146,19 @@ fn the_program_installs_follows_the_token_and_leaves_no_trace_on_sigterm() {
     std::fs::rename(account.join("..data_tmp"), account.join("..data")).unwrap();
     eventually(|| std::fs::read_to_string(&kubeconfig).unwrap().contains("secret-2"), || "no new token".to_owned());
 
+    // What plugins say, as one batch with their time.
+    let entry =
+        |n| format!(r#"{{"level":"warn","time":"2020-01-01T00:00:0{n}.5Z","msg":" said {n}\n","pod":"shop/web"}}"#);
+    let batch = serde_json::json!([entry(0), "not an entry", entry(1), entry(2)]).to_string();
+    assert_eq!(post(&at("var/run/istio-cni/log.sock"), "/log", &batch), (200, String::new()));
+    let lines = hears("said 2");
+    let first = lines.iter().position(|line| line.contains("\"cni-plugin\"")).unwrap();
+    for (n, line) in lines[first..first + 3].iter().enumerate() {
+        let expected = serde_json::json!({"level": "warn", "time": format!("2020-01-01T00:00:0{n}.5Z"),
+            "scope": "cni-plugin", "msg": format!("said {n}"), "pod": "shop/web"});
+        assert_eq!(serde_json::from_str::<serde_json::Value>(line).unwrap(), expected);
+    }
+
     let open_before = open_files(agent.id());
     for round in 0..3000 {
         std::fs::write(at(&format!("host/etc/cni/net.d/noise-{}", round % 50)), "x").unwrap();
@@ -162,7 +177,7 @@ fn the_program_installs_follows_the_token_and_leaves_no_trace_on_sigterm() {
     assert!(said.iter().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{said:#?}");
     assert_eq!(std::fs::read_to_string(at("host/etc/cni/net.d/10-net.conflist")).unwrap(), LIST);
     assert_eq!(std::fs::read_dir(at("host/opt/cni/bin")).unwrap().count(), 0);
-    assert!(!kubeconfig.exists());
+    assert!(!kubeconfig.exists() && !at("var/run/istio-cni/log.sock").exists());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! It knows nothing of what is asked: [`UnixHttp`] gives the [`Reply`] it was told to give and records what came. One
 //! of them stands for `agent.sock`, one for `log.sock`, one for `pluginevent.sock`. Used by plugin tests.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-pub use crate::behaviour::Behaviour;
+pub use crate::http::Behaviour;
 
-/// Largest request that is read, in bytes.
-const MAX_REQUEST: usize = 4 << 20;
+use crate::http::Incoming;
+
 /// How long a connection may be silent before the server gives it up.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -165,10 +165,10 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 fn serve(mut stream: UnixStream, state: &Mutex<State>) -> io::Result<()> {
     stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(IDLE))?;
-    let Some(request) = read_request(&mut stream)? else { return Ok(()) };
+    let Some(Incoming { method, path, body, .. }) = Incoming::read(&mut stream)? else { return Ok(()) };
     let (behaviour, reply) = {
         let mut state = lock(state);
-        state.received.push(request);
+        state.received.push(Received { method, path, body });
         state.seen += 1;
         let mut reply = state.reply.clone();
         if let Some(status) = state.behaviour.forced_status(state.seen) {
@@ -180,34 +180,10 @@ fn serve(mut stream: UnixStream, state: &Mutex<State>) -> io::Result<()> {
     stream.flush()
 }
 
-/// `None` when the client left before sending a whole request.
-fn read_request(stream: &mut impl Read) -> io::Result<Option<Received>> {
-    let mut bytes = Vec::new();
-    let mut buffer = [0; 4096];
-    loop {
-        let n = stream.read(&mut buffer)?;
-        if n == 0 || bytes.len() > MAX_REQUEST {
-            return Ok(None);
-        }
-        bytes.extend_from_slice(&buffer[..n]);
-        let mut headers = [httparse::EMPTY_HEADER; 32];
-        let mut parsed = httparse::Request::new(&mut headers);
-        let httparse::Status::Complete(head) = parsed.parse(&bytes).map_err(io::Error::other)? else { continue };
-        let length = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
-        let length = length.and_then(|header| std::str::from_utf8(header.value).ok()).unwrap_or("0");
-        let length: usize = length.parse().map_err(io::Error::other)?;
-        if let Some(body) = bytes.get(head..head.saturating_add(length)) {
-            return Ok(Some(Received {
-                method: parsed.method.unwrap_or_default().to_owned(),
-                path: parsed.path.unwrap_or_default().to_owned(),
-                body: body.to_vec(),
-            }));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use serde_json::json;
 
     use super::*;

@@ -1,13 +1,16 @@
 //! A stand-in Kubernetes API server over TLS: pods by name, bearer tokens, and every way to misbehave.
 //!
-//! It answers `GET` of pods and namespaces by name as Kubernetes does, `Status` objects included, and records what it was
-//! asked. Other objects can be put at a path. It keeps no watches. Used by plugin tests and the demo.
+//! It answers `GET` of pods and namespaces by name, lists and watches pods by node, and takes events, as Kubernetes does,
+//! `Status` objects included, and records what it was asked. Other objects can be put at a path. Used by tests of plugin
+//! and agent, and by the demo.
+
+mod pods;
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,10 +19,11 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 
-pub use crate::behaviour::Behaviour;
+pub use crate::http::Behaviour;
 
-/// Largest request head that is read, in bytes.
-const MAX_HEAD: usize = 16 * 1024;
+use self::pods::{Pods, Selection};
+use crate::http::Incoming;
+
 /// How long a connection may be silent before the server gives it up.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -32,11 +36,20 @@ pub struct Request {
     pub path: String,
     /// Whether the bearer token was one of the accepted ones.
     pub authorised: bool,
+    /// Body.
+    pub body: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// A pod has changed, or watches are to end.
+    changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    pods: HashMap<(String, String), Value>,
+    pods: Pods,
     /// Labels by name.
     namespaces: HashMap<String, Value>,
     /// By path.
@@ -53,7 +66,7 @@ struct State {
 pub struct ApiServer {
     addr: SocketAddr,
     ca_pem: String,
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
     stop: Arc<AtomicBool>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -69,23 +82,23 @@ impl ApiServer {
         let addr = listener.local_addr()?;
         let (ca_pem, config) = certificates(addr).map_err(io::Error::other)?;
         let config = Arc::new(config);
-        let state = Arc::new(Mutex::new(State::default()));
+        let shared = Arc::new(Shared::default());
         let stop = Arc::new(AtomicBool::new(false));
         let acceptor = {
-            let (state, stop) = (Arc::clone(&state), Arc::clone(&stop));
+            let (shared, stop) = (Arc::clone(&shared), Arc::clone(&stop));
             std::thread::Builder::new().name("api".to_owned()).spawn(move || {
                 for stream in listener.incoming() {
                     if stop.load(Ordering::SeqCst) {
                         break;
                     }
                     let Ok(stream) = stream else { continue };
-                    let (config, state) = (Arc::clone(&config), Arc::clone(&state));
+                    let (config, shared) = (Arc::clone(&config), Arc::clone(&shared));
                     // A client that gives up is part of many tests: its broken connection is nobody's error.
-                    std::thread::spawn(move || drop(serve(stream, config, &state)));
+                    std::thread::spawn(move || drop(serve(stream, config, &shared)));
                 }
             })?
         };
-        Ok(Self { addr, ca_pem, state, stop, acceptor: Some(acceptor) })
+        Ok(Self { addr, ca_pem, shared, stop, acceptor: Some(acceptor) })
     }
 
     /// The address it listens on.
@@ -114,7 +127,8 @@ impl ApiServer {
                 metadata.entry("namespace").or_insert_with(|| namespace.into());
             }
         }
-        self.state().pods.insert((namespace.to_owned(), name.to_owned()), pod);
+        self.state().pods.set(namespace, name, pod);
+        self.shared.changed.notify_all();
     }
 
     /// Creates or replaces a namespace with these labels.
@@ -129,7 +143,15 @@ impl ApiServer {
 
     /// Deletes a pod.
     pub fn remove_pod(&self, namespace: &str, name: &str) {
-        self.state().pods.remove(&(namespace.to_owned(), name.to_owned()));
+        self.state().pods.remove(namespace, name);
+        self.shared.changed.notify_all();
+    }
+
+    /// Breaks off all watches in the middle. With `forget`, what happened so far cannot be watched from then on, so that
+    /// clients have to list anew.
+    pub fn break_watches(&self, forget: bool) {
+        self.state().pods.break_watches(forget);
+        self.shared.changed.notify_all();
     }
 
     /// Accepts these bearer tokens only; others get 401.
@@ -155,13 +177,20 @@ impl ApiServer {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.shared.lock()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for ApiServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
+        self.break_watches(true);
         // The acceptor only looks at the flag after a connection.
         let mut wake = self.addr;
         if wake.ip().is_unspecified() {
@@ -173,10 +202,6 @@ impl Drop for ApiServer {
             drop(acceptor.join());
         }
     }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A fresh authority, and a server set-up whose certificate it signed.
@@ -205,81 +230,67 @@ fn certificates(addr: SocketAddr) -> Result<(String, ServerConfig), Box<dyn std:
     Ok((ca_pem, config))
 }
 
-fn serve(stream: TcpStream, config: Arc<ServerConfig>, state: &Mutex<State>) -> io::Result<()> {
+fn serve(stream: TcpStream, config: Arc<ServerConfig>, shared: &Shared) -> io::Result<()> {
     // As Go does it: otherwise the second write of an answer waits for the client's delayed acknowledgement, 40 ms.
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(IDLE))?;
     let connection = ServerConnection::new(config).map_err(io::Error::other)?;
     let mut tls = StreamOwned::new(connection, stream);
-    let Some((request, token)) = read_head(&mut tls)? else { return Ok(()) };
+    let Some(incoming) = Incoming::read(&mut tls)? else { return Ok(()) };
 
-    let (behaviour, status, body) = answer(&mut lock(state), request, token.as_deref());
-    let content = (status, body.as_slice());
-    if !behaviour.answer(&mut tls, "application/json", content)? {
-        return Ok(());
+    let (behaviour, answer) = decide(&mut shared.lock(), incoming);
+    match answer {
+        Answer::Whole(status, body) => {
+            if !behaviour.answer(&mut tls, "application/json", (status, body.to_string().as_bytes()))? {
+                return Ok(());
+            }
+        }
+        Answer::Watch(selection) => return pods::watch(&mut tls, shared, &selection),
     }
     tls.conn.send_close_notify();
     tls.flush()
 }
 
-/// The request line and bearer token; `None` when the client left before sending a whole head.
-fn read_head(tls: &mut impl Read) -> io::Result<Option<(Request, Option<String>)>> {
-    let mut head = Vec::new();
-    let mut buffer = [0; 4096];
-    loop {
-        let n = tls.read(&mut buffer)?;
-        if n == 0 || head.len() > MAX_HEAD {
-            return Ok(None);
-        }
-        head.extend_from_slice(&buffer[..n]);
-        let mut headers = [httparse::EMPTY_HEADER; 64];
-        let mut parsed = httparse::Request::new(&mut headers);
-        if !parsed.parse(&head).map_err(io::Error::other)?.is_complete() {
-            continue;
-        }
-        let request = Request {
-            method: parsed.method.unwrap_or_default().to_owned(),
-            path: parsed.path.unwrap_or_default().to_owned(),
-            authorised: false,
-        };
-        let authorization = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case("authorization"));
-        let token = authorization
-            .and_then(|header| std::str::from_utf8(header.value).ok())
-            .and_then(|value| value.strip_prefix("Bearer "))
-            .map(str::to_owned);
-        return Ok(Some((request, token)));
-    }
+enum Answer {
+    Whole(u16, Value),
+    Watch(Selection),
 }
 
 /// Records the request and decides what it gets.
-fn answer(state: &mut State, mut request: Request, token: Option<&str>) -> (Behaviour, u16, Vec<u8>) {
+fn decide(state: &mut State, Incoming { method, path, token, body }: Incoming) -> (Behaviour, Answer) {
     let accepted = state.tokens.as_ref();
-    request.authorised =
-        token.is_some_and(|token| accepted.is_none_or(|tokens| tokens.iter().any(|known| known == token)));
+    let authorised = token.is_some_and(|token| accepted.is_none_or(|tokens| tokens.contains(&token)));
+    let request = Request { method, path, authorised, body };
     state.requests.push(request.clone());
     state.seen += 1;
-    let behaviour = state.behaviour.clone();
-    let forced = behaviour.forced_status(state.seen);
-    let (status, body) = match forced {
-        Some(status) => (status, status_object(status, "forced by the test")),
-        None if !request.authorised => (401, status_object(401, "Unauthorized")),
+    let answer = match state.behaviour.forced_status(state.seen) {
+        Some(status) => Answer::Whole(status, status_object(status, "forced by the test")),
+        None if !authorised => Answer::Whole(401, status_object(401, "Unauthorized")),
         None => find(state, &request),
     };
-    (behaviour, status, body.to_string().into_bytes())
+    (state.behaviour.clone(), answer)
 }
 
-fn find(state: &State, request: &Request) -> (u16, Value) {
-    let path = request.path.split('?').next().unwrap_or_default();
+fn find(state: &State, request: &Request) -> Answer {
+    let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
-    match segments.as_slice() {
-        ["api", "v1", "namespaces", namespace, "pods", name] if request.method == "GET" => {
-            match state.pods.get(&((*namespace).to_owned(), (*name).to_owned())) {
-                Some(pod) => (200, pod.clone()),
-                None => (404, status_object(404, &format!("pods \"{name}\" not found"))),
+    let (status, body) = match (request.method.as_str(), segments.as_slice()) {
+        ("GET", ["api", "v1", "namespaces", namespace, "pods", name]) => match state.pods.get(namespace, name) {
+            Some(pod) => (200, pod.clone()),
+            None => (404, status_object(404, &format!("pods \"{name}\" not found"))),
+        },
+        ("GET", ["api", "v1", "pods"]) => {
+            let selection = Selection::from_query(query);
+            if selection.watch {
+                return Answer::Watch(selection);
             }
+            (200, state.pods.list(&selection))
         }
-        ["api", "v1", "namespaces", name] if request.method == "GET" => match state.namespaces.get(*name) {
+        ("POST", ["apis", "events.k8s.io", "v1", "namespaces", _, "events"]) => {
+            (201, serde_json::from_slice(&request.body).unwrap_or_default())
+        }
+        ("GET", ["api", "v1", "namespaces", name]) => match state.namespaces.get(*name) {
             Some(labels) => {
                 let metadata = json!({"name": name, "labels": labels});
                 (200, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}))
@@ -290,7 +301,8 @@ fn find(state: &State, request: &Request) -> (u16, Value) {
             Some(object) => (200, object.clone()),
             None => (404, status_object(404, "the server could not find the requested resource")),
         },
-    }
+    };
+    Answer::Whole(status, body)
 }
 
 /// A Kubernetes `Status` object for a failure.

@@ -2,13 +2,13 @@
 
 pub mod agent;
 pub mod api;
-mod behaviour;
 #[cfg(feature = "node")]
 pub mod containerd;
 #[cfg(feature = "node")]
 pub mod cri;
 pub mod envoy;
 pub mod flood;
+mod http;
 #[cfg(feature = "node")]
 pub mod image;
 pub mod netns;

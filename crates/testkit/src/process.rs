@@ -112,3 +112,22 @@ fn peak_memory(pid: Pid) -> Option<u64> {
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }
+
+/// Runs `work` on a thread of its own as another user; the rest of the process stays what it is.
+///
+/// # Errors
+/// When this process may not become that user.
+///
+/// # Panics
+/// When `work` does.
+pub fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> std::io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            // The C library's function would change all threads.
+            // SAFETY: the call takes numbers only, and changes this thread, which ends with the work.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+            if changed == 0 { Ok(work()) } else { Err(std::io::Error::last_os_error()) }
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}

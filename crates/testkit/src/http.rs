@@ -1,9 +1,54 @@
-//! Every way in which a stand-in HTTP/1.1 server misbehaves, whatever it listens on.
+//! What stand-in HTTP/1.1 servers share, whatever they listen on: reading a request, and every way to misbehave.
 //!
 //! A server reads a request, makes the answer that a well-behaved one would give, and lets [`Behaviour`] send it. Used
 //! by the stand-in API server and the stand-in agent.
 
 use std::io::{self, Read, Write};
+
+/// Largest request that is read, in bytes.
+const MAX_REQUEST: usize = 4 << 20;
+
+/// A whole request.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) method: String,
+    /// With query, as sent.
+    pub(crate) path: String,
+    /// The bearer token, if it has one.
+    pub(crate) token: Option<String>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Incoming {
+    /// Reads a request; `None` when the client left before sending a whole one.
+    pub(crate) fn read(stream: &mut impl Read) -> io::Result<Option<Self>> {
+        let mut bytes = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            let n = stream.read(&mut buffer)?;
+            if n == 0 || bytes.len() > MAX_REQUEST {
+                return Ok(None);
+            }
+            bytes.extend_from_slice(&buffer[..n]);
+            let mut headers = [httparse::EMPTY_HEADER; 64];
+            let mut parsed = httparse::Request::new(&mut headers);
+            let httparse::Status::Complete(head) = parsed.parse(&bytes).map_err(io::Error::other)? else { continue };
+            let header = |name: &str| {
+                let header = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+                header.and_then(|header| std::str::from_utf8(header.value).ok())
+            };
+            let length: usize = header("content-length").unwrap_or("0").parse().map_err(io::Error::other)?;
+            if let Some(body) = bytes.get(head..head.saturating_add(length)) {
+                return Ok(Some(Self {
+                    method: parsed.method.unwrap_or_default().to_owned(),
+                    path: parsed.path.unwrap_or_default().to_owned(),
+                    token: header("authorization").and_then(|value| value.strip_prefix("Bearer ")).map(str::to_owned),
+                    body: body.to_vec(),
+                }));
+            }
+        }
+    }
+}
 
 /// How the server treats requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
