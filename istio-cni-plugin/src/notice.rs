@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::agent;
 use crate::judge::{Call, run_dir};
-use crate::log::Logger;
+use crate::log::{Level, Logger};
 
 /// Keys under which the runtime lists the attachments it still has: that of the specification, and its forerunner.
 const VALID_ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
@@ -20,6 +20,7 @@ const VALID_ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/atta
 pub(crate) fn gone(request: &Request) {
     let mut log = Logger::of(Verb::Del, request);
     let Ok(call) = Call::read(request, &mut log) else { return };
+    log.write(Level::Debug, "sandbox goes");
     if call.by_name().is_none() {
         // No agent, nobody to tell.
         let _ = agent::tell_gone(&call.run_dir, &call.question(Verb::Del));

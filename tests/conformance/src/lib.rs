@@ -9,6 +9,7 @@ pub mod install;
 pub mod logs;
 pub mod native;
 pub mod plugin;
+mod retry;
 pub mod sidecar;
 
 use cases::Case;

@@ -10,7 +10,7 @@ use mesh::{Decision, Pod, Redirect, SkipReason, decide, decide_by_name};
 use serde_json::{Value, json};
 
 use crate::cases::Case;
-use crate::{Outcome, ambient, expect, pending};
+use crate::{Outcome, ambient, expect, pending, retry};
 
 /// Runs one case.
 #[must_use]
@@ -25,8 +25,27 @@ pub fn run(case: &Case) -> Outcome {
         "result" => result(data).into(),
         "selectors" => ambient::selectors(data),
         "event" => ambient::body(data),
+        "retry" => retry::run(data).into(),
+        "dedup" => dedup(data),
         _ => pending(case),
     }
+}
+
+/// The function is seen through the ports excluded from inbound capture, to which those of the proxy are added.
+fn dedup(data: &Value) -> Outcome {
+    let input = crate::sidecar::lines(&data["input"]);
+    if input.iter().any(|port| port.parse::<u16>().is_err()) {
+        return Outcome::Pending("plugin/dedup, of what is no port".to_owned());
+    }
+    let annotation = "traffic.sidecar.istio.io/excludeInboundPorts";
+    let pod = json!({"metadata": {"annotations": {annotation: input.join(",")}}});
+    let check = || {
+        let redirect = mapped(&pod)??;
+        let got = redirect.to_texts().exclude_inbound_ports;
+        let want = crate::sidecar::lines(&data["expect"]["list"]).join(",") + ",15020,15021,15090";
+        expect("list", &want, &got)
+    };
+    check().into()
 }
 
 fn decision(data: &Value) -> Result<(), String> {

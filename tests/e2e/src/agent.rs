@@ -106,7 +106,7 @@ fn pod(cluster: &Cluster) -> Pod {
         containers: vec![Container {
             name: AGENT_CONTAINER.to_owned(),
             image: AGENT_IMAGE.to_owned(),
-            command: vec![AGENT_PROGRAM.to_owned(), "--log_output_level=info".to_owned()],
+            command: vec![AGENT_PROGRAM.to_owned(), "--log_output_level=info,cni-plugin:debug".to_owned()],
             environment: environment.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
             user: 0,
             capabilities: vec!["DAC_OVERRIDE".to_owned()],

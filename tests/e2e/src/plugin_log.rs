@@ -11,6 +11,9 @@ use crate::failure::Failure;
 /// Reason of a pod that was redirected.
 pub const REDIRECTED: &str = "redirect";
 
+/// Message of a teardown.
+const GONE: &str = "sandbox goes";
+
 /// The outcome of one ADD.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
@@ -25,9 +28,23 @@ pub struct Outcome {
 /// # Errors
 /// When the log cannot be read.
 pub fn outcome(run_dir: &Path, pod: &str) -> Result<Option<Outcome>, Failure> {
+    Ok(find(&read(run_dir)?, pod))
+}
+
+/// The network namespaces that the teardowns of a sandbox were given, empty where there was none.
+///
+/// # Errors
+/// When the log cannot be read.
+pub fn teardowns(run_dir: &Path, sandbox: &str) -> Result<Vec<String>, Failure> {
+    let text = read(run_dir)?;
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let of_sandbox = lines.filter(|line| line["msg"] == GONE && line["container_id"] == sandbox);
+    Ok(of_sandbox.map(|line| line["netns"].as_str().unwrap_or_default().to_owned()).collect())
+}
+
+fn read(run_dir: &Path) -> Result<String, Failure> {
     let path = paths::plugin_log(run_dir);
-    let text = fs::read_to_string(&path).map_err(Failure::system(format!("read {}", path.display())))?;
-    Ok(find(&text, pod))
+    fs::read_to_string(&path).map_err(Failure::system(format!("read {}", path.display())))
 }
 
 fn find(log: &str, pod: &str) -> Option<Outcome> {

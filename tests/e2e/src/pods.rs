@@ -209,6 +209,9 @@ impl Kubelet<'_> {
     /// When the runtime refuses.
     pub fn delete(&self, pod: &RunningPod) -> Result<(), Failure> {
         self.cri.stop_pod(&pod.sandbox)?;
+        // kubelet stops a sandbox until it sees it stopped. The runtime tears the network down each time, from the second
+        // time on without a namespace.
+        self.cri.stop_pod(&pod.sandbox)?;
         Ok(self.cri.remove_pod(&pod.sandbox)?)
     }
 }

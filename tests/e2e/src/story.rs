@@ -89,7 +89,15 @@ impl Story<'_> {
         // One pod goes while the plugin is in the chain, the others after it has left.
         if let Some(first) = (!pods.is_empty()).then(|| pods.remove(0)) {
             self.cluster.kubelet().delete(&first)?;
-            self.progress.say(&format!("pod {} deleted, through the plugin", first.name));
+            let teardowns = plugin_log::teardowns(&self.cluster.run_dir(), &first.sandbox)?;
+            if !matches!(teardowns.as_slice(), [first, rest @ ..] if !first.is_empty() && rest.iter().any(String::is_empty))
+            {
+                let message =
+                    format!("pod {}: the plugin was not told twice that it goes, but {teardowns:?}", first.name);
+                return Failure::unexpected(message);
+            }
+            let message = format!("pod {} deleted, through the plugin, again without a namespace", first.name);
+            self.progress.say(&message);
         }
         self.uninstall(&agent, &lists_before, &plugins_before)?;
         let (web, log) = mesh_pods::injected(self.cluster, "shop", "web-after-uninstall")?;
