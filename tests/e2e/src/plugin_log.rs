@@ -38,8 +38,9 @@ pub fn outcome(run_dir: &Path, pod: &str) -> Result<Option<Outcome>, Failure> {
 pub fn teardowns(run_dir: &Path, sandbox: &str) -> Result<Vec<String>, Failure> {
     let text = read(run_dir)?;
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let of_sandbox = lines.filter(|line| line["msg"] == GONE && line["container_id"] == sandbox);
-    Ok(of_sandbox.map(|line| line["netns"].as_str().unwrap_or_default().to_owned()).collect())
+    let text = |line: &Value, key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let of_sandbox = lines.filter(|line| text(line, "msg") == GONE && text(line, "container_id") == sandbox);
+    Ok(of_sandbox.map(|line| text(&line, "netns")).collect())
 }
 
 fn read(run_dir: &Path) -> Result<String, Failure> {
