@@ -34,6 +34,8 @@ const VERBS: [&str; 6] = ["ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION"];
 const DECISIONS: [&str; 4] = ["skip", "redirect", "ambient", "error"];
 /// Reasons beside those of [`SkipReason`].
 const REASONS: [&str; 2] = ["redirect", "ambient"];
+/// Codes of CNI errors are smaller; ours end long before.
+const CODES: u64 = 128;
 /// Families of addresses.
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 /// Upper bounds of durations, in seconds: an ADD takes milliseconds, or waits for an API server.
@@ -55,7 +57,7 @@ pub struct Metrics {
 struct Decided {
     verb: &'static str,
     decision: &'static str,
-    reason: &'static str,
+    reason: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -116,13 +118,12 @@ impl Metrics {
     /// Counts what an entry says about the end of a call; most say nothing about it.
     pub fn outcome(&self, entry: &Entry) {
         let text = |key: &str| entry.labels.get(key).and_then(Value::as_str);
-        if let Some(decision) = text("decision") {
-            let verb = known(text("verb"), VERBS);
-            let reason = reason(text("reason"));
-            self.decisions.get_or_create(&Decided { verb, decision: known(Some(decision), DECISIONS), reason }).inc();
-            if let ("ADD", Some(elapsed)) = (verb, entry.labels.get("elapsed_ms").and_then(Value::as_f64)) {
-                self.add_duration.observe(elapsed / 1e3);
-            }
+        let Some(decision) = text("decision") else { return };
+        let verb = known(text("verb"), VERBS);
+        let reason = reason(text("reason"), entry.labels.get("code").and_then(Value::as_u64));
+        self.decisions.get_or_create(&Decided { verb, decision: known(Some(decision), DECISIONS), reason }).inc();
+        if let ("ADD", Some(elapsed)) = (verb, entry.labels.get("elapsed_ms").and_then(Value::as_f64)) {
+            self.add_duration.observe(elapsed / 1e3);
         }
         if let Some(family) = text("uncaptured") {
             self.uncaptured.get_or_create(&Uncaptured { family: known(Some(family), FAMILIES) }).inc();
@@ -157,10 +158,14 @@ fn known<const N: usize>(text: Option<&str>, words: [&'static str; N]) -> &'stat
     words.into_iter().find(|word| Some(*word) == text).unwrap_or(OTHER)
 }
 
-fn reason(text: Option<&str>) -> &'static str {
-    match SkipReason::ALL.into_iter().map(SkipReason::as_str).find(|word| Some(*word) == text) {
-        Some(word) => word,
-        None => known(text, REASONS),
+/// The reason, or the code of an error.
+fn reason(text: Option<&str>, code: Option<u64>) -> String {
+    match (text, code) {
+        (None, Some(code)) if code < CODES => format!("code-{code}"),
+        _ => match SkipReason::ALL.into_iter().map(SkipReason::as_str).find(|word| Some(*word) == text) {
+            Some(word) => word.to_owned(),
+            None => known(text, REASONS).to_owned(),
+        },
     }
 }
 
@@ -199,7 +204,9 @@ mod tests {
         let text = after(&[
             r#""verb":"ADD","decision":"redirect","reason":"redirect","elapsed_ms":7.5,"uncaptured":"IPv6""#,
             r#""verb":"ADD","decision":"skip","reason":"no-sidecar-status","elapsed_ms":0.4"#,
-            r#""pod":"shop/web""#,
+            r#""verb":"ADD","decision":"error","code":101,"elapsed_ms":0.5"#,
+            // Other entries of the same call carry its labels too.
+            r#""verb":"ADD","pod":"shop/web","uncaptured":"IPv6""#,
         ]);
         has(
             &text,
@@ -210,11 +217,12 @@ mod tests {
                 "istio_cni_install_ready 1",
                 "istio_cni_plugin_decisions_total{verb=\"ADD\",decision=\"redirect\",reason=\"redirect\"} 1",
                 "istio_cni_plugin_decisions_total{verb=\"ADD\",decision=\"skip\",reason=\"no-sidecar-status\"} 1",
-                "istio_cni_plugin_add_duration_seconds_bucket{le=\"0.001\"} 1",
-                "istio_cni_plugin_add_duration_seconds_bucket{le=\"0.01\"} 2",
-                "istio_cni_plugin_add_duration_seconds_count 2",
+                "istio_cni_plugin_add_duration_seconds_bucket{le=\"0.001\"} 2",
+                "istio_cni_plugin_add_duration_seconds_bucket{le=\"0.01\"} 3",
+                "istio_cni_plugin_add_duration_seconds_count 3",
+                "istio_cni_plugin_decisions_total{verb=\"ADD\",decision=\"error\",reason=\"code-101\"} 1",
                 "istio_cni_uncaptured_family_total{family=\"IPv6\"} 1",
-                "istio_cni_plugin_log_entries_total{result=\"received\"} 3",
+                "istio_cni_plugin_log_entries_total{result=\"received\"} 4",
                 "istio_cni_plugin_answers_total{verdict=\"refuse\"} 1",
                 "# EOF",
             ],
@@ -224,7 +232,11 @@ mod tests {
     #[test]
     fn words_that_nobody_knows_make_no_series_of_their_own() {
         let labels: Vec<_> = (0..100)
-            .map(|n| format!("\"verb\":\"V{n}\",\"decision\":\"d{n}\",\"reason\":\"r{n}\",\"uncaptured\":\"f{n}\""))
+            .map(|n| {
+                format!(
+                    "\"verb\":\"V{n}\",\"decision\":\"d{n}\",\"reason\":\"r{n}\",\"code\":{n},\"uncaptured\":\"f{n}\""
+                )
+            })
             .collect();
         let text = after(&labels.iter().map(String::as_str).collect::<Vec<_>>());
         has(

@@ -342,7 +342,7 @@ fn what_plugins_say_is_counted_and_uncaptured_traffic_is_told_on_the_pod_once() 
         "istio_cni_install_ready 1",
         "istio_cni_plugin_decisions_total{verb=\"ADD\",decision=\"redirect\",reason=\"redirect\"} 2",
         "istio_cni_plugin_add_duration_seconds_count 2",
-        "istio_cni_uncaptured_family_total{family=\"IPv6\"} 4",
+        "istio_cni_uncaptured_family_total{family=\"IPv6\"} 2",
         "istio_cni_plugin_log_entries_total{result=\"received\"} 4",
         "istio_cni_plugin_log_entries_total{result=\"dropped\"} 4",
         "# EOF",

@@ -73,11 +73,13 @@ fn set_up(root: &Path) {
     std::fs::copy(PROGRAM, root.join("agent")).unwrap();
 }
 
-/// Makes the system's libraries visible below `$0` and becomes the agent there.
+/// Makes the system's libraries visible below `$0` and becomes the agent there. To be run in a mount namespace that ends
+/// with it, never in that of the test: removing the test's directory would remove what is mounted there. They are
+/// read-only for the same reason.
 const ENTER: &str = r#"
 for dir in usr lib lib64 bin; do
-  if [ -L "/$dir" ]; then cp -P "/$dir" "$0/$dir"
-  elif [ -d "/$dir" ]; then mkdir -p "$0/$dir"; mount --bind "/$dir" "$0/$dir"; fi
+  if [ -L "/$dir" ]; then cp -PT --remove-destination "/$dir" "$0/$dir"
+  elif [ -d "/$dir" ]; then mkdir -p "$0/$dir"; mount --bind "/$dir" "$0/$dir"; mount -o remount,ro,bind "$0/$dir"; fi
 done
 exec chroot "$0" /agent --log_as_json --log_output_level=debug
 "#;
