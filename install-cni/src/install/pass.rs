@@ -21,7 +21,7 @@ use super::rival::Rival;
 use super::runner::{Runner, StepError};
 use super::steps::Step;
 use super::token::Life;
-use super::wanted::{self, Memory, Obstacle, Part, with_hint};
+use super::wanted::{self, Look, Memory, Obstacle, Part, with_hint};
 use crate::config::Config;
 use crate::health::Health;
 
@@ -174,7 +174,10 @@ impl Installer {
             Ok(directory) => directory,
             Err(error) => return Some(Outcome::of(Some(unreadable(error)))),
         };
-        let lists = wanted::lists(&self.config, &directory, self.runner.journal(), &mut self.memory);
+        let targets = &self.config.dirs.binaries_to;
+        let has_program = |name: &str| targets.iter().any(|target| target.join(name).exists());
+        let look = Look { journal: self.runner.journal(), has_program: &has_program, now: Instant::now() };
+        let lists = wanted::lists(&self.config, &directory, &look, &mut self.memory);
         for skipped in &lists.skipped {
             self.reports.skipped(&skipped.name, &skipped.reason);
         }

@@ -3,7 +3,6 @@
 //! Pure, so that every situation can be tested as values. Three parts, because each may be possible while another is
 //! not: programs, credentials, and the CNI configuration, in the order in which they are needed. Called by a pass.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -71,6 +70,16 @@ pub struct Lists {
     pub skipped: Vec<Skipped>,
 }
 
+/// What a decision about the CNI configuration rests on beside the directory.
+pub struct Look<'a> {
+    /// What was put where.
+    pub journal: &'a Journal,
+    /// Whether a directory of CNI plugins has a program of this name.
+    pub has_program: &'a dyn Fn(&str) -> bool,
+    /// The time.
+    pub now: Instant,
+}
+
 /// What earlier looks at the CNI configuration have shown.
 #[derive(Debug, Default)]
 pub struct Memory {
@@ -113,8 +122,8 @@ pub fn credentials(config: &Config, observed: &Observed) -> Part {
 }
 
 /// The CNI configuration, once programs and credentials are there.
-pub fn lists(config: &Config, directory: &Directory, journal: &Journal, memory: &mut Memory) -> Lists {
-    let own = own_files(config, directory, journal);
+pub fn lists(config: &Config, directory: &Directory, look: &Look<'_>, memory: &mut Memory) -> Lists {
+    let own = own_files(config, directory, look.journal);
     if !config.chained {
         let (name, text) = (config.standalone_name(), config.standalone_text());
         let part = part(plan::standalone(directory, (name, config.conf_mode), &text, &own));
@@ -123,7 +132,7 @@ pub fn lists(config: &Config, directory: &Directory, journal: &Journal, memory: 
     let found = discover::find(directory, &own);
     let mut lists = Lists { skipped: found.skipped.clone(), ..Lists::default() };
     if config.conf_name.is_none()
-        && let Some(reason) = memory.half_written(&found)
+        && let Some(reason) = memory.half_written(&found, look.now)
     {
         lists.part = Part::waiting(reason);
         return lists;
@@ -157,7 +166,7 @@ pub fn lists(config: &Config, directory: &Directory, journal: &Journal, memory: 
             lists.file = Some(name.clone());
         }
     }
-    lists.concerns.extend(network_program_is_missing(config, directory, &network));
+    lists.concerns.extend(network_program_is_missing(config, directory, &network, look.has_program));
     memory.network = Some(network);
     lists
 }
@@ -181,14 +190,15 @@ pub fn own_files(config: &Config, directory: &Directory, journal: &Journal) -> O
 impl Memory {
     /// The network's file that is suddenly not JSON is most likely being written, by someone who does not use rename.
     /// To move to the next file for that moment would edit two files for nothing.
-    fn half_written(&mut self, found: &Found) -> Option<String> {
+    fn half_written(&mut self, found: &Found, now: Instant) -> Option<String> {
         let file = found.skipped.iter().find(|file| file.incomplete && Some(&file.name) == self.network.as_ref());
         let Some(file) = file else {
             self.half_written_since = None;
             return None;
         };
-        let since = *self.half_written_since.get_or_insert_with(Instant::now);
-        (since.elapsed() <= HALF_WRITTEN).then(|| format!("{} is half written: {}", file.name, file.reason))
+        let since = *self.half_written_since.get_or_insert(now);
+        (now.saturating_duration_since(since) <= HALF_WRITTEN)
+            .then(|| format!("{} is half written: {}", file.name, file.reason))
     }
 }
 
@@ -211,17 +221,18 @@ fn part(planned: Result<Vec<Step>, PlanError>) -> Part {
 }
 
 /// The surest sign that the runtime looks for plugins somewhere else than where we put ours.
-fn network_program_is_missing(config: &Config, directory: &Directory, network: &str) -> Option<String> {
-    let kind = edit::kinds(&directory.text(network)?.text)?.into_iter().next()?;
-    let is_there = |target: &Path| target.join(&kind).exists();
-    let targets = &config.dirs.binaries_to;
-    (!targets.iter().any(|target| is_there(target))).then(|| {
-        let places: Vec<_> = targets.iter().map(|target| target.display().to_string()).collect();
-        format!(
-            "{network} names the plugin {kind}, which is not in {}: if the runtime looks elsewhere, set the chart's cniBinDir",
-            places.join(", ")
-        )
-    })
+fn network_program_is_missing(
+    config: &Config,
+    directory: &Directory,
+    network: &str,
+    has_program: &dyn Fn(&str) -> bool,
+) -> Option<String> {
+    let kind = edit::kinds(&directory.text(network)?.text)?.into_iter().next().filter(|kind| !has_program(kind))?;
+    let places: Vec<_> = config.dirs.binaries_to.iter().map(|target| target.display().to_string()).collect();
+    Some(format!(
+        "{network} names the plugin {kind}, which is not in {}: if the runtime looks elsewhere, set the chart's cniBinDir",
+        places.join(", ")
+    ))
 }
 
 /// `error` with what usually helps, if that is known.
@@ -231,3 +242,6 @@ pub fn with_hint(error: &dyn std::error::Error, file: Option<&FileError>) -> Str
         None => error.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;
