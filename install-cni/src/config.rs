@@ -22,6 +22,8 @@ pub const BINARIES_FROM: &str = "/opt/cni/bin";
 pub const BINARIES_TO: &str = "/host/opt/cni/bin";
 /// Where the node's CNI configuration directory is mounted, unless told otherwise.
 pub const CNI_DIR: &str = "/host/etc/cni/net.d";
+/// Where the list that each pod's network was made with is kept, if that is mounted.
+pub const ATTACHMENTS_DIR: &str = "/host/var/lib/cni/results";
 /// Where kubelet mounts token and CA certificates.
 pub const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Name of the configuration file of our own, unless told otherwise.
@@ -82,6 +84,8 @@ pub struct Dirs {
     pub binaries_to: Vec<PathBuf>,
     /// The node's CNI configuration directory.
     pub cni: PathBuf,
+    /// What CNI's library keeps about each pod's network; it need not be there.
+    pub attachments: PathBuf,
     /// Token and CA certificates.
     pub service_account: PathBuf,
     /// Run directory; the node sees it under the same path.
@@ -94,6 +98,7 @@ impl Default for Dirs {
             binaries_from: BINARIES_FROM.into(),
             binaries_to: vec![BINARIES_TO.into()],
             cni: CNI_DIR.into(),
+            attachments: ATTACHMENTS_DIR.into(),
             service_account: SERVICE_ACCOUNT_DIR.into(),
             run: DEFAULT_RUN_DIR.into(),
         }

@@ -3,6 +3,7 @@
 //! One pass looks at the node, computes what it should look like, and writes only what differs. Nothing here runs in the
 //! background: the main loop calls [`pass::Installer`] when something may have changed.
 
+pub mod attachments;
 pub mod binaries;
 pub mod choose;
 pub mod convert;

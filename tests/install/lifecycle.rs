@@ -288,6 +288,25 @@ fn the_plugin_of_an_older_version_of_ours_is_removed_because_the_journal_knows_i
 }
 
 #[test]
+fn pods_that_were_set_up_with_our_plugin_can_be_removed_after_an_uninstall() {
+    let node = Node::new();
+    node.write("10-net.conflist", LIST);
+    node.pass_once();
+    let list = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, node.read("10-net.conflist"));
+    let kept = &node.config.dirs.attachments;
+    std::fs::create_dir(kept).unwrap();
+    std::fs::write(kept.join("k8s-pod-network-c0ffee-eth0"), format!("{{\"config\":\"{list}\"}}")).unwrap();
+    assert_eq!(uninstall(&node.config), [""; 0]);
+    assert_eq!(node.read("10-net.conflist"), LIST, "new pods do not call it");
+    assert!(node.plugin().exists(), "CRI-O calls it for the old ones");
+    assert!(!node.kubeconfig().exists() && !node.plugin().with_file_name("istio-iptables").exists());
+    std::fs::remove_dir_all(kept).unwrap();
+    node.pass_once();
+    assert_eq!(uninstall(&node.config), [""; 0]);
+    assert!(!node.plugin().exists());
+}
+
+#[test]
 fn probes_tell_what_is_missing() {
     let node = Node::new();
     let agent = node.start();

@@ -44,6 +44,7 @@ impl Node {
             binaries_from: at("image"),
             binaries_to: vec![at("bin")],
             cni: at("net.d"),
+            attachments: at("attachments"),
             service_account: at("account"),
             run: at("run"),
         };

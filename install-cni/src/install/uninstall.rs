@@ -2,12 +2,13 @@
 //!
 //! In this order a list never names a plugin that is not there. What is ours is what the journal has, and what names and
 //! contents show. One error does not stop the rest, with one exception: while a list still names our plugin, plugin and
-//! kubeconfig stay, because without them no pod could start. Called once, when the process ends for good.
+//! kubeconfig stay, because without them no pod could start. The plugin also stays, alone, for pods that a runtime cannot
+//! remove without it. Called once, when the process ends for good.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use agent_api::paths;
+use agent_api::paths::{self, PLUGIN_NAME};
 use sys::file;
 
 use super::binaries::{self, Image};
@@ -16,7 +17,7 @@ use super::hint::hint;
 use super::journal::{Journal, Put};
 use super::runner::{Runner, StepError};
 use super::steps::Step;
-use super::{observe, plan, wanted};
+use super::{attachments, observe, plan, wanted};
 use crate::config::Config;
 
 /// How often a list is looked at again because somebody else changes it at the same time.
@@ -44,10 +45,16 @@ pub fn uninstall_with(config: &Config, runner: &mut Runner) -> Vec<String> {
         errors.push(error.to_string());
         Image::new()
     });
+    let pods = attachments::with_our_plugin(&config.dirs.attachments);
+    let stays = |path: &Path| pods > 0 && path.ends_with(PLUGIN_NAME);
+    if pods > 0 {
+        let cause = "the runtime will call it when it removes them; it does nothing else any more";
+        tracing::info!(pods, cause, "the plugin stays for pods that were set up with it");
+    }
     let targets = places(&config.dirs.binaries_to, runner.journal(), |put| matches!(put, Put::Binary { .. }));
     for target in &targets {
         match binaries::removal(&image, runner.journal(), target) {
-            Ok(removal) => steps.extend(removal),
+            Ok(removal) => steps.extend(removal.into_iter().filter(|step| !stays(&step.path))),
             Err(error) => errors.push(error.to_string()),
         }
     }

@@ -28,6 +28,7 @@ fn config(root: &Path, node: &Containerd) -> Config {
         binaries_from: at("image"),
         binaries_to: vec![node.cni_bin()],
         cni: node.cni_config(),
+        attachments: at("attachments"),
         service_account: at("account"),
         run: at("run-dir"),
     };

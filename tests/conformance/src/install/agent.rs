@@ -22,6 +22,7 @@ pub(super) fn config(settings: &Value, root: &Path) -> Result<Config, String> {
         binaries_from: at("image"),
         binaries_to: vec![at("bin")],
         cni: at("net.d"),
+        attachments: at("attachments"),
         service_account: at("account"),
         run: at("run"),
     };
