@@ -13,10 +13,10 @@ use crate::cluster;
 use crate::config::Config;
 use crate::health::{self, Health};
 use crate::metrics::{self, Metrics};
+use crate::pod_events::Teller;
 use crate::pods::Pods;
 use crate::pods::watch;
 use crate::sockets::{logs, questions};
-use crate::uncaptured;
 
 /// Reports of uncaptured traffic that wait to be told to the API server; more than these are dropped.
 const WAITING_REPORTS: usize = 64;
@@ -32,7 +32,7 @@ pub fn start(config: &Arc<Config>, health: &Arc<Health>, bound: impl Fn(SocketAd
     }
 
     let (reports, waiting) = mpsc::channel(WAITING_REPORTS);
-    tasks.spawn(uncaptured::tell(Arc::clone(config), Arc::clone(&pods), waiting));
+    tasks.spawn(Teller::new(Arc::clone(config), Arc::clone(&pods)).run(waiting));
     tasks.spawn(questions::serve(Arc::clone(config), Arc::clone(&pods), Arc::clone(&metrics), Arc::clone(health)));
     tasks.spawn(logs::serve(Arc::clone(config), metrics, reports, Arc::clone(health)));
 

@@ -4,7 +4,7 @@
 //! node; `health` answers probes; `watch` wakes the loop; `shutdown` ends it, and asks `daemonset` whether for good.
 //!
 //! Beside it, and never in its way (`beside`): `pods` knows the pods of the node, `sockets` answers plugins (`answer`)
-//! and takes their log, `metrics` counts, `uncaptured` tells pods about traffic outside the mesh, through `cluster`.
+//! and takes their log, `metrics` counts, `pod_events` tells pods about traffic outside the mesh, through `cluster`.
 
 pub mod answer;
 pub mod app;
@@ -17,8 +17,8 @@ pub mod health;
 pub mod install;
 pub mod log;
 pub mod metrics;
+pub mod pod_events;
 pub mod pods;
 pub mod shutdown;
 pub mod sockets;
-pub mod uncaptured;
 pub mod watch;

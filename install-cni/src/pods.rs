@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use agent_api::Question;
 use mesh::Pod;
-use tokio::sync::watch::Sender;
+use tokio::sync::watch::{Receiver, Sender};
 
 /// Annotations by which a static pod, that is one from a file on the node, carries the UID that the kubelet gave it: the
 /// API server gives its image of the pod another one.
@@ -23,6 +23,10 @@ const STATIC_UIDS: [&str; 2] = ["kubernetes.io/config.hash", "kubernetes.io/conf
 pub struct Pods {
     state: Sender<State>,
 }
+
+/// News about the pods.
+#[derive(Debug)]
+pub struct Changes(Receiver<State>);
 
 /// What is known about the pod of a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +76,18 @@ impl Pods {
         self.state.borrow().pods.values().any(|pod| pod.metadata.uid == uid)
     }
 
+    /// The pods of which this holds.
+    pub fn filter(&self, holds: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
+        self.state.borrow().pods.values().filter(|pod| holds(pod)).cloned().collect()
+    }
+
+    /// News; the first one is what is known now.
+    pub fn changes(&self) -> Changes {
+        let mut changes = self.state.subscribe();
+        changes.mark_changed();
+        Changes(changes)
+    }
+
     /// How many are known.
     pub fn len(&self) -> usize {
         self.state.borrow().pods.len()
@@ -114,6 +130,16 @@ impl Pods {
     /// Changes are not heard of at the moment.
     fn lost(&self) {
         self.state.send_modify(|state| state.stale = true);
+    }
+}
+
+impl Changes {
+    /// Returns when a pod has come, changed or gone since the last time.
+    pub async fn next(&mut self) {
+        if self.0.changed().await.is_err() {
+            // The pods are not kept any more.
+            std::future::pending().await
+        }
     }
 }
 

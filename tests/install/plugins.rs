@@ -3,88 +3,25 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 mod client;
+mod cluster;
 mod node;
 
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use agent_api::ask::{ATTACHMENTS_PATH, GONE_PATH, MAX_BODY, VERDICT_PATH};
-use agent_api::logs::{LOG_PATH, MAX_BATCH};
+use agent_api::logs::LOG_PATH;
 use agent_api::paths;
-use client::{ask, exchange, post, request};
-use node::{Agent, LIST, Node, eventually};
-use serde_json::{Value, json};
+use client::{exchange, post, request};
+use cluster::{Cluster, pod, verdict};
+use node::eventually;
+use serde_json::json;
 use testkit::agent::{Reply, UnixHttp};
-use testkit::api::{ApiServer, Behaviour};
+use testkit::api::Behaviour;
 
 const PORTS: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
-
-/// A node of a cluster, with an agent that is ready.
-struct Cluster {
-    node: Node,
-    api: ApiServer,
-    agent: Agent,
-}
-
-impl Cluster {
-    fn start() -> Self {
-        Self::start_with(|_, _| {})
-    }
-
-    fn start_with(prepare: impl Fn(&mut Node, &ApiServer)) -> Self {
-        let api = ApiServer::start(([127, 0, 0, 1], 0).into()).unwrap();
-        let mut node = Node::new();
-        "127.0.0.1".clone_into(&mut node.config.kubeconfig.host);
-        node.config.kubeconfig.port = api.addr().port().to_string();
-        api.ca_pem().clone_into(&mut node.ca);
-        node.rotate("token-1");
-        node.write("10-net.conflist", LIST);
-        prepare(&mut node, &api);
-        let agent = node.start_ready();
-        Self { node, api, agent }
-    }
-
-    fn agent_socket(&self) -> PathBuf {
-        paths::agent_socket(&self.node.config.dirs.run)
-    }
-
-    fn log_socket(&self) -> PathBuf {
-        paths::log_socket(&self.node.config.dirs.run)
-    }
-
-    fn verdict(&self, namespace: &str, pod: &str, uid: &str) -> Value {
-        verdict(&self.agent_socket(), namespace, pod, uid)
-    }
-
-    /// Waits for this verdict, or for this reason for one.
-    #[track_caller]
-    fn comes_to_say(&self, namespace: &str, pod: &str, uid: &str, word: &str) {
-        eventually(
-            || {
-                let answer = self.verdict(namespace, pod, uid);
-                answer["verdict"] == word || answer["reason"] == word
-            },
-            || format!("{:?}, not {word}", self.verdict(namespace, pod, uid)),
-        );
-    }
-}
-
-fn verdict(socket: &Path, namespace: &str, pod: &str, uid: &str) -> Value {
-    ask(socket, VERDICT_PATH, &json!({"verb": "ADD", "namespace": namespace, "pod": pod, "uid": uid}))
-}
-
-/// A pod of the mesh on the node.
-fn pod(uid: &str, annotations: &Value) -> Value {
-    let mut metadata = json!({"uid": uid, "annotations": {"sidecar.istio.io/status": "{}"}});
-    for (key, value) in annotations.as_object().unwrap() {
-        metadata["annotations"][key] = value.clone();
-    }
-    json!({"metadata": metadata, "spec": {"nodeName": "node-1",
-        "containers": [{"name": "app"}, {"name": "istio-proxy", "args": ["proxy", "sidecar"]}]}})
-}
 
 #[test]
 fn a_plugin_is_told_what_becomes_of_a_pod() {
@@ -292,78 +229,4 @@ fn another_user_of_the_node_is_turned_away() {
         }
     }
     assert_eq!(post(&socket, GONE_PATH, "{}").0, 200);
-}
-
-/// An entry of a plugin's log, as it is in a batch.
-fn entry(labels: &str) -> String {
-    format!(r#"{{"level":"info","time":"2020-01-01T00:00:00.356374Z","msg":"m",{labels}}}"#)
-}
-
-#[test]
-fn what_plugins_say_is_counted_and_uncaptured_traffic_is_told_on_the_pod_once() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let cluster = Cluster::start_with(|node, api| {
-        node.config.agent.metrics = Some(port);
-        node.config.agent.pod_name = "istio-cni-node-x".to_owned();
-        api.set_pod("shop", "web", pod("u1", &json!({})));
-    });
-    cluster.comes_to_say("shop", "web", "u1", "redirect");
-    let outcome = r#""pod":"shop/web","verb":"ADD","decision":"redirect","reason":"redirect","elapsed_ms":1.5,"uncaptured":"IPv6""#;
-    let batch = json!([entry(outcome), "nope"]).to_string();
-    for body in [batch.as_str(), batch.as_str(), "garbage", &"x".repeat(MAX_BATCH + 1)] {
-        assert_eq!(post(&cluster.log_socket(), LOG_PATH, body), (200, String::new()));
-    }
-    let elsewhere = json!([entry(r#""pod":"shop/elsewhere","uncaptured":"IPv6""#)]).to_string();
-    assert_eq!(post(&cluster.log_socket(), LOG_PATH, &elsewhere).0, 200);
-    assert_eq!(post(&cluster.log_socket(), "/other", "[]").0, 404);
-
-    let events = || -> Vec<Value> {
-        let posts = cluster.api.requests().into_iter().filter(|request| request.method == "POST");
-        posts.map(|request| serde_json::from_slice(&request.body).unwrap()).collect()
-    };
-    eventually(|| !events().is_empty(), || "no event".to_owned());
-    // A pod whose event comes after all that could have come for the first.
-    cluster.api.set_pod("shop", "last", pod("u2", &json!({})));
-    cluster.comes_to_say("shop", "last", "u2", "redirect");
-    post(&cluster.log_socket(), LOG_PATH, &json!([entry(r#""pod":"shop/last","uncaptured":"IPv6""#)]).to_string());
-    eventually(|| events().iter().any(|event| event["regarding"]["name"] == "last"), || format!("{:?}", events()));
-    let events = events();
-    assert_eq!(events.len(), 2, "{events:#?}");
-    let event = &events[0];
-    assert_eq!((&event["type"], &event["reason"]), (&"Warning".into(), &"TrafficNotCaptured".into()));
-    assert_eq!((&event["regarding"]["uid"], &event["reportingInstance"]), (&"u1".into(), &"istio-cni-node-x".into()));
-    assert!(event["note"].as_str().unwrap().contains("IPv6"), "{event}");
-
-    let (status, text) =
-        exchange(TcpStream::connect(port).unwrap(), "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    assert_eq!(status, 200);
-    for line in [
-        "istio_cni_installs_total{result=\"SUCCESS\"} 1",
-        "istio_cni_install_ready 1",
-        "istio_cni_plugin_decisions_total{verb=\"ADD\",decision=\"redirect\",reason=\"redirect\"} 2",
-        "istio_cni_plugin_add_duration_seconds_count 2",
-        "istio_cni_uncaptured_family_total{family=\"IPv6\"} 2",
-        "istio_cni_plugin_log_entries_total{result=\"received\"} 4",
-        "istio_cni_plugin_log_entries_total{result=\"dropped\"} 4",
-        "# EOF",
-    ] {
-        assert!(text.lines().any(|have| have == line), "no {line} in\n{text}");
-    }
-}
-
-#[test]
-fn an_api_server_that_takes_no_events_stops_nothing() {
-    let cluster = Cluster::start_with(|_, api| api.set_pod("shop", "web", pod("u1", &json!({}))));
-    cluster.comes_to_say("shop", "web", "u1", "redirect");
-    cluster.api.set_behaviour(Behaviour::Status(403));
-    let batch = json!([entry(r#""pod":"shop/web","uncaptured":"IPv6""#)]).to_string();
-    let posts = || cluster.api.requests().iter().filter(|request| request.method == "POST").count();
-    for tries in 1..3 {
-        post(&cluster.log_socket(), LOG_PATH, &batch);
-        eventually(|| posts() == tries, || format!("{} tries", posts()));
-    }
-    cluster.api.set_behaviour(Behaviour::Normal);
-    post(&cluster.log_socket(), LOG_PATH, &batch);
-    eventually(|| posts() == 3, || format!("{} tries", posts()));
-    assert_eq!(cluster.verdict("shop", "web", "u1")["verdict"], "redirect");
 }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::Sender;
 use crate::config::Config;
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::uncaptured::Report;
+use crate::pod_events::Report;
 
 #[derive(Debug)]
 struct Sink {
