@@ -37,6 +37,9 @@ pub fn client(source: &Source) -> Result<Client, ClusterError> {
         Ok(address) => Config::new(address),
         Err(error) => return Err(ClusterError::Address { url, reason: format!("{error}") }),
     };
+    // The file below decides, or nothing does. Without this the client loads the system's authorities first, and fails in an
+    // image that has none.
+    config.root_cert = Some(Vec::new());
     match &source.ca_file {
         Some(file) => config.root_cert_file = Some(file.clone()),
         None => config.accept_invalid_certs = true,
