@@ -10,11 +10,12 @@ PRODUCT := istio-cni-plugin install-cni iptables-rules
 BINARIES := istio-cni install-cni istio-iptables
 CASES ?=
 
-.PHONY: help demo test build lint conformance bench clean
+.PHONY: help demo test e2e build lint conformance bench clean
 
 help:
 	@echo "make demo         a real container runtime, a real Envoy, our agent: what happens to three pods"
 	@echo "make test         all tests (REQUIRE_NETNS=1: those that need root must run)"
+	@echo "make e2e          our agent on a real Kubernetes node (the first time its parts are built: about 20 minutes)"
 	@echo "make build        static release binaries into bin/"
 	@echo "make lint         formatting, clippy, dependency directions, scripts"
 	@echo "make conformance  the conformance cases [CASES=dir]"
@@ -26,6 +27,14 @@ demo:
 	@cargo build --locked --quiet --release --target $(TARGET) -p e2e-guest
 	@cargo build --locked --quiet -p e2e
 	@DEMO_BIN=$(CURDIR)/bin DEMO_GUEST=$(abspath $(RELEASE))/guest $(CARGO_TARGET)/debug/demo
+
+e2e:
+	@tests/setup.sh e2e
+	@$(MAKE) --no-print-directory build
+	@cargo build --locked --quiet --release --target $(TARGET) -p e2e-guest
+	@cargo build --locked --quiet -p e2e
+	@DEMO_BIN=$(CURDIR)/bin DEMO_GUEST=$(abspath $(RELEASE))/guest \
+	  $(CARGO_TARGET)/debug/e2e "$$(tests/e2e/cluster/build.sh --dir)"
 
 test:
 	@tests/setup.sh test

