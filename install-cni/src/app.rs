@@ -65,6 +65,7 @@ impl App {
         let watched = dirs.binaries_to.iter().chain([&dirs.cni, &dirs.service_account]).cloned();
         let mut watch = Watch::new(watched).and_file(paths::kubeconfig(&dirs.run));
         let mut installer = Installer::new(Arc::clone(&self.config), self.health());
+        let mut levels = self.config.agent.plugin_log.levels().changes();
         tokio::pin!(end);
         let ended = loop {
             let sees_all = watch.arm();
@@ -76,6 +77,8 @@ impl App {
                 biased;
                 ended = &mut end => break ended,
                 () = watch.changed() => {}
+                // The plugin's goes into its configuration.
+                _ = levels.changed() => {}
                 () = tokio::time::sleep(pause.max(Duration::from_millis(10))) => {}
             }
         };

@@ -10,14 +10,16 @@ pub mod selectors;
 mod values;
 
 use std::ffi::OsString;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use agent_api::PluginConfig;
 use agent_api::paths::DEFAULT_RUN_DIR;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-use crate::config::{AgentConfig, CNI_DIR, Config, Dirs, HEALTH_PORT, MONITORING_PORT, OWNED_NAME, comma_list};
+use crate::config::{
+    ADMIN_PORT, AgentConfig, CNI_DIR, Config, Dirs, HEALTH_PORT, MONITORING_PORT, OWNED_NAME, comma_list,
+};
 use crate::install::kubeconfig::Source;
 use crate::log::LogOptions;
 use flags::{AFTER_HELP, InstallFlags, LogFlags, variable_of};
@@ -57,7 +59,7 @@ enum Output {
 }
 
 /// Flags without effect in this version.
-const FLAGS_WITHOUT_EFFECT: [&str; 18] = [
+const FLAGS_WITHOUT_EFFECT: [&str; 16] = [
     "ztunnel-uds-address",
     "cni-network-config",
     "cni-network-config-file",
@@ -74,8 +76,6 @@ const FLAGS_WITHOUT_EFFECT: [&str; 18] = [
     "repair-init-container-exit-code",
     "repair-label-selectors",
     "repair-field-selectors",
-    "ctrlz_port",
-    "ctrlz_address",
 ];
 /// Variables without effect in this version that have no flag.
 const VARIABLES_WITHOUT_EFFECT: [&str; 7] = [
@@ -147,7 +147,7 @@ impl Args {
         let detection_retry =
             reader.switch(flags.enable_ambient_detection_retry, "ENABLE_AMBIENT_DETECTION_RETRY", false);
         let plugin = PluginConfig {
-            plugin_log_level: log.plugin_level.clone(),
+            plugin_log_level: log.levels.plugin().as_str().to_owned(),
             cni_agent_run_dir: dirs.run.display().to_string(),
             ambient_enabled: ambient,
             enablement_selectors: enablement_selectors(&reader, &mut warnings, ambient),
@@ -160,7 +160,9 @@ impl Args {
         };
         let agent = AgentConfig {
             pod_name: reader.plain("POD_NAME"),
-            metrics: monitoring_address(reader.number(flags.monitoring_port, "MONITORING_PORT")),
+            metrics: port(reader.number(flags.monitoring_port, "MONITORING_PORT"), MONITORING_PORT)
+                .map(|port| (Ipv6Addr::UNSPECIFIED, port).into()),
+            admin: admin_address(&reader, flags.ctrlz_address, flags.ctrlz_port),
             plugin_log: log.plugin_log(),
         };
         let group_read = reader.switch(flags.cni_conf_group_read, "CNI_CONF_GROUP_READ", false);
@@ -214,11 +216,25 @@ fn command() -> clap::Command {
     })
 }
 
-/// Where metrics are served on this port: nowhere when it is none.
-fn monitoring_address(port: Option<i64>) -> Option<SocketAddr> {
-    let port = port.unwrap_or_else(|| MONITORING_PORT.into());
-    let port = u16::try_from(port).ok().filter(|&port| port != 0)?;
-    Some((Ipv6Addr::UNSPECIFIED, port).into())
+/// The port that was given, or the usual one; `None` for a number that is no port.
+fn port(given: Option<i64>, usual: u16) -> Option<u16> {
+    u16::try_from(given.unwrap_or_else(|| usual.into())).ok().filter(|&port| port != 0)
+}
+
+/// Where log levels are served.
+fn admin_address(reader: &Reader<'_>, address: Option<String>, number: Option<i64>) -> Option<SocketAddr> {
+    const NAME: &str = "CTRLZ_ADDRESS";
+    let port = port(reader.number(number, "CTRLZ_PORT"), ADMIN_PORT)?;
+    let address = reader.text(address, NAME, "localhost");
+    let ip = match address.as_str() {
+        "localhost" => Ipv4Addr::LOCALHOST.into(),
+        "" | "*" => Ipv6Addr::UNSPECIFIED.into(),
+        address => address.parse::<IpAddr>().ok().or_else(|| {
+            reader.fault(format!("{NAME} is {address:?}, but localhost, * or an IP address is needed"));
+            None
+        })?,
+    };
+    Some((ip, port).into())
 }
 
 /// Where the kubeconfig's parts come from; without `ca_file` the server's certificate is not checked, and an empty one

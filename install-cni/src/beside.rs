@@ -9,7 +9,6 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::cluster;
 use crate::config::Config;
 use crate::health::{self, Health};
 use crate::metrics::{self, Metrics};
@@ -17,6 +16,7 @@ use crate::pod_events::Teller;
 use crate::pods::Pods;
 use crate::pods::watch;
 use crate::sockets::{logs, questions};
+use crate::{admin, cluster};
 
 /// Reports of uncaptured traffic that wait to be told to the API server; more than these are dropped.
 const WAITING_REPORTS: usize = 64;
@@ -29,6 +29,10 @@ pub fn start(config: &Arc<Config>, health: &Arc<Health>, bound: impl Fn(SocketAd
     tasks.spawn(health::serve(Arc::clone(health), config.health, bound));
     if let Some(address) = config.agent.metrics {
         tasks.spawn(metrics::serve(Arc::clone(&metrics), address));
+    }
+
+    if let Some(address) = config.agent.admin {
+        tasks.spawn(admin::serve(Arc::clone(config.agent.plugin_log.levels()), address));
     }
 
     let (reports, waiting) = mpsc::channel(WAITING_REPORTS);

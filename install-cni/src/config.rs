@@ -32,6 +32,8 @@ pub const OWNED_NAME: &str = "02-istio-cni.conflist";
 pub const HEALTH_PORT: u16 = 8000;
 /// Port of `/metrics`, unless told otherwise.
 pub const MONITORING_PORT: u16 = 15014;
+/// Port of the log levels, unless told otherwise.
+pub const ADMIN_PORT: u16 = 9876;
 /// Version of the stand-alone configuration file.
 const STANDALONE_VERSION: &str = "0.3.1";
 
@@ -141,7 +143,9 @@ pub struct AgentConfig {
     pub pod_name: String,
     /// Where `/metrics` is served, if it is.
     pub metrics: Option<SocketAddr>,
-    /// How entries of plugins are logged.
+    /// Where log levels are served, if they are.
+    pub admin: Option<SocketAddr>,
+    /// How entries of plugins are logged, and the levels of the whole log.
     pub plugin_log: PluginLog,
 }
 
@@ -234,10 +238,19 @@ impl Config {
         );
     }
 
+    /// The plugin's settings, with what was changed while the agent ran.
+    fn plugin_now(&self) -> PluginConfig {
+        let mut plugin = self.plugin.clone();
+        if let Some(level) = self.agent.plugin_log.levels().changed_plugin() {
+            level.as_str().clone_into(&mut plugin.plugin_log_level);
+        }
+        plugin
+    }
+
     /// The plugin's element inside a list.
     pub fn element(&self) -> Map<String, Value> {
         // Numbers that JSON cannot express are the only possible error, and there is none.
-        self.plugin.element(None).unwrap_or_default()
+        self.plugin_now().element(None).unwrap_or_default()
     }
 
     /// The name of the file of stand-alone mode.
@@ -247,7 +260,7 @@ impl Config {
 
     /// The whole file of stand-alone mode.
     pub fn standalone_text(&self) -> String {
-        let element = Value::Object(self.plugin.element(Some(STANDALONE_VERSION)).unwrap_or_default());
+        let element = Value::Object(self.plugin_now().element(Some(STANDALONE_VERSION)).unwrap_or_default());
         format!("{element:#}\n")
     }
 }

@@ -4,8 +4,9 @@
 //! node; `health` answers probes; `watch` wakes the loop; `shutdown` ends it, and asks `daemonset` whether for good.
 //!
 //! Beside it, and never in its way (`beside`): `pods` knows the pods of the node, `sockets` answers plugins (`answer`)
-//! and takes their log, `metrics` counts, `pod_events` tells pods about traffic outside the mesh, through `cluster`.
+//! and takes their log, `metrics` counts, `admin` changes log levels, `pod_events` tells pods about traffic outside the mesh, through `cluster`.
 
+pub mod admin;
 pub mod answer;
 pub mod app;
 pub mod args;

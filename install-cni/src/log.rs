@@ -2,36 +2,32 @@
 //!
 //! Levels come as Istio's list `[scope:]level,…`. All that happens here has the scope `cni-agent`; what is asked for
 //! `cni-plugin` goes into the plugin's configuration, and holds for what plugins hand to us ([`plugin`]). A level
-//! without scope holds for both unless they are named.
+//! without scope holds for both unless they are named. They can be changed later ([`levels`]).
 
+pub mod levels;
 pub mod plugin;
 
 use std::fmt::{self, Write};
 use std::io;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::LevelFilter;
+use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
-use tracing_subscriber::fmt::{FmtContext, fmt};
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::fmt::{FmtContext, layer};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::{LookupSpan, Registry};
 
-/// Scope of everything this process logs.
-const SCOPE: &str = "cni-agent";
-/// Scope whose level the plugin gets.
-const PLUGIN_SCOPE: &str = "cni-plugin";
-const DEFAULT_LEVEL: &str = "info";
+use self::levels::{AGENT, DEFAULT, Level, Levels, PLUGIN};
 
 /// How to log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct LogOptions {
-    /// Level of this process, as a word.
-    pub level: String,
-    /// Level for the plugin, as a word.
-    pub plugin_level: String,
+    /// Levels of this process and of the plugin.
+    pub levels: Arc<Levels>,
     /// JSON lines.
     pub json: bool,
     /// To stderr instead of stdout.
@@ -44,8 +40,7 @@ impl LogOptions {
     /// From the flags: a comma list of levels, JSON or not, and targets.
     pub fn new(levels: &str, json: bool, targets: &[String]) -> Self {
         let mut options = Self {
-            level: DEFAULT_LEVEL.to_owned(),
-            plugin_level: DEFAULT_LEVEL.to_owned(),
+            levels: Arc::default(),
             json,
             stderr: targets.iter().any(|target| target == "stderr"),
             problems: Vec::new(),
@@ -60,15 +55,8 @@ impl LogOptions {
     /// Starts logging. To be called once.
     pub fn start(&self) {
         let writer = if self.stderr { BoxMakeWriter::new(io::stderr) } else { BoxMakeWriter::new(io::stdout) };
-        let filter = match self.level.as_str() {
-            "debug" => LevelFilter::DEBUG,
-            "warn" => LevelFilter::WARN,
-            "error" | "fatal" => LevelFilter::ERROR,
-            "none" => LevelFilter::OFF,
-            _ => LevelFilter::INFO,
-        };
-        let subscriber =
-            fmt().with_max_level(filter).with_writer(writer).event_format(Line { json: self.json }).finish();
+        let lines = layer().with_writer(writer).event_format(Line { json: self.json });
+        let subscriber = Registry::default().with(self.levels.layer()).with(lines);
         if tracing::subscriber::set_global_default(subscriber).is_ok() {
             for problem in &self.problems {
                 tracing::error!(cause = problem, "log setting ignored");
@@ -81,21 +69,23 @@ impl LogOptions {
         let items: Vec<_> = levels.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
         let named =
             |scope: &str| items.iter().any(|item| item.strip_prefix(scope).is_some_and(|rest| rest.starts_with(':')));
-        let (agent_named, plugin_named) = (named(SCOPE), named(PLUGIN_SCOPE));
+        let (agent_named, plugin_named) = (named(AGENT), named(PLUGIN));
+        let (mut agent, mut plugin) = (Level::default(), Level::default());
         for item in &items {
             let (scope, level) = item.split_once(':').unwrap_or(("", item));
-            if !["debug", "info", "warn", "error", "fatal", "none"].contains(&level) {
+            let Some(level) = Level::parse(level) else {
                 self.problems.push(format!("unknown log level {item:?}; it and what follows it is ignored"));
-                return;
-            }
+                break;
+            };
             let everyone = scope == "all";
-            if everyone || scope == SCOPE || ["", "default"].contains(&scope) && !agent_named {
-                level.clone_into(&mut self.level);
+            if everyone || scope == AGENT || ["", DEFAULT].contains(&scope) && !agent_named {
+                agent = level;
             }
-            if everyone || scope == PLUGIN_SCOPE || scope.is_empty() && !plugin_named {
-                level.clone_into(&mut self.plugin_level);
+            if everyone || scope == PLUGIN || scope.is_empty() && !plugin_named {
+                plugin = level;
             }
         }
+        self.levels = Arc::new(Levels::new(agent, plugin));
     }
 }
 
@@ -111,16 +101,16 @@ where
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let level = match *event.metadata().level() {
-            Level::ERROR => "error",
-            Level::WARN => "warn",
-            Level::INFO => "info",
-            Level::DEBUG | Level::TRACE => "debug",
+            tracing::Level::ERROR => "error",
+            tracing::Level::WARN => "warn",
+            tracing::Level::INFO => "info",
+            tracing::Level::DEBUG | tracing::Level::TRACE => "debug",
         };
         let mut time = String::new();
         SystemTime.format_time(&mut Writer::new(&mut time))?;
         let mut fields = Fields::default();
         event.record(&mut fields);
-        writer.write_str(&line(self.json, [level, &time, SCOPE, &fields.message], fields.labels))
+        writer.write_str(&line(self.json, [level, &time, AGENT, &fields.message], fields.labels))
     }
 }
 
@@ -205,9 +195,9 @@ impl Visit for Fields {
 mod tests {
     use super::*;
 
-    fn levels(list: &str) -> (String, String) {
-        let options = LogOptions::new(list, false, &[]);
-        (options.level, options.plugin_level)
+    fn levels(list: &str) -> (&'static str, &'static str) {
+        let levels = LogOptions::new(list, false, &[]).levels;
+        (levels.agent().as_str(), levels.plugin().as_str())
     }
 
     #[test]
@@ -221,14 +211,14 @@ mod tests {
             ("all:none", "none", "none"),
             ("grpc:debug,unknown:warn", "info", "info"),
         ] {
-            assert_eq!(levels(list), (agent.to_owned(), plugin.to_owned()), "{list}");
+            assert_eq!(levels(list), (agent, plugin), "{list}");
         }
     }
 
     #[test]
     fn an_unknown_level_stops_the_list_and_is_told() {
         let options = LogOptions::new("warn,default:loud,debug", false, &["/var/log/x".to_owned()]);
-        assert_eq!(options.level, "warn");
+        assert_eq!(options.levels.agent(), Level::Warn);
         assert_eq!(options.problems.len(), 2);
     }
 
@@ -245,15 +235,33 @@ mod tests {
         }
     }
 
-    fn line(json: bool) -> String {
+    /// What is written while `work` is done.
+    fn written(json: bool, levels: &Levels, work: impl Fn()) -> String {
         let buffer = Buffer::default();
         let writer = buffer.clone();
-        let subscriber = fmt().with_writer(move || writer.clone()).event_format(Line { json }).finish();
-        tracing::subscriber::with_default(subscriber, || {
-            tracing::warn!(path = %"a\nb", count = 2, "file \"x\"");
-        });
+        let lines = layer().with_writer(move || writer.clone()).event_format(Line { json });
+        tracing::subscriber::with_default(Registry::default().with(levels.layer()).with(lines), work);
         let bytes = buffer.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
+    }
+
+    fn line(json: bool) -> String {
+        written(json, &Levels::default(), || tracing::warn!(path = %"a\nb", count = 2, "file \"x\""))
+    }
+
+    #[test]
+    fn a_level_that_is_changed_holds_at_once() {
+        let levels = Levels::default();
+        let text = written(false, &levels, || {
+            for level in [Level::Info, Level::Debug, Level::Error, Level::None] {
+                assert!(levels.set(DEFAULT, level) && !levels.set("grpc", level));
+                tracing::debug!("debug at {}", level.as_str());
+                tracing::error!("error at {}", level.as_str());
+            }
+        });
+        let said: Vec<_> = text.lines().filter_map(|line| line.rsplit('\t').next()).collect();
+        assert_eq!(said, ["error at info", "debug at debug", "error at debug", "error at error"]);
+        assert_eq!((levels.get(AGENT), levels.get(PLUGIN)), (Some(Level::None), Some(Level::Info)));
     }
 
     #[test]
@@ -261,7 +269,7 @@ mod tests {
         let json: Value = serde_json::from_str(&line(true)).unwrap();
         assert_eq!(
             (&json["level"], &json["scope"], &json["msg"]),
-            (&"warn".into(), &SCOPE.into(), &"file \"x\"".into())
+            (&"warn".into(), &AGENT.into(), &"file \"x\"".into())
         );
         assert_eq!((&json["path"], &json["count"]), (&"a\nb".into(), &2.into()));
         let time = json["time"].as_str().unwrap();

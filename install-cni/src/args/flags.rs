@@ -83,7 +83,8 @@ flags! {
         repair_label_selectors = "repair-label-selectors",
         #[arg(help_heading = NOTHING)]
         repair_field_selectors = "repair-field-selectors",
-        #[arg(help_heading = NOTHING)]
+        /// Where log levels can be changed while the agent runs [default: localhost]
+        #[arg(help_heading = LOG)]
         ctrlz_address = "ctrlz_address",
     }
     bools {
@@ -121,7 +122,8 @@ flags! {
         monitoring_port = "monitoring-port",
         #[arg(help_heading = NOTHING)]
         repair_init_container_exit_code = "repair-init-container-exit-code",
-        #[arg(help_heading = NOTHING)]
+        /// Port of the same (/scopez); 0 or less for none [default: 9876]
+        #[arg(help_heading = LOG)]
         ctrlz_port = "ctrlz_port",
     }
 }

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::config::ConfigError;
+use crate::log::levels::Level;
 
 const POD: [(&str, &str); 2] = [("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
 
@@ -49,7 +50,10 @@ fn a_flag_wins_over_the_environment_and_an_empty_variable_counts() {
         run(&["--skip-tls-verify=false", "--skip-tls-verify"], &[]).config.kubeconfig.ca_file.is_none(),
         "the last wins"
     );
-    assert!(run(&["--log_output_level=info", "--log_output_level=debug", "--log_as_json"], &[]).log.level == "debug");
+    assert!(
+        run(&["--log_output_level=info", "--log_output_level=debug", "--log_as_json"], &[]).log.levels.agent()
+            == Level::Debug
+    );
 }
 
 #[test]
@@ -70,7 +74,7 @@ fn refusal_of_what_is_not_captured_is_written_only_when_it_is_on() {
 #[test]
 fn settings_of_istio_that_do_nothing_yet_are_accepted_and_named() {
     let Run { notes, warnings, config, .. } = run(
-        &["--ctrlz_port", "9876", "--log_caller=x", "--log_stacktrace_level=default:none"],
+        &["--repair-node-name=x", "--log_caller=x", "--log_stacktrace_level=default:none"],
         &[
             ("REPAIR_ENABLED", "true"),
             ("AMBIENT_IPV6", "true"),
@@ -79,7 +83,10 @@ fn settings_of_istio_that_do_nothing_yet_are_accepted_and_named() {
         ],
     );
     assert_eq!(config.check(), Ok(()));
-    assert_eq!(notes, ["accepted, but without effect in this version: --ctrlz_port, REPAIR_ENABLED, AMBIENT_IPV6"]);
+    assert_eq!(
+        notes,
+        ["accepted, but without effect in this version: --repair-node-name, REPAIR_ENABLED, AMBIENT_IPV6"]
+    );
     assert!(warnings.is_empty(), "{warnings:?}");
 }
 
@@ -94,6 +101,18 @@ fn metrics_are_served_on_istios_port_unless_told_otherwise() {
     for off in ["0", "", "70000"] {
         assert_eq!(port(&[], &[("MONITORING_PORT", off)]), None, "{off}");
     }
+}
+
+#[test]
+fn log_levels_are_served_locally_unless_told_otherwise() {
+    let address = |words: &[&str], environment: &[(&str, &str)]| {
+        run(words, environment).config.agent.admin.map(|address| address.to_string())
+    };
+    assert_eq!(address(&[], &[]).unwrap(), "127.0.0.1:9876");
+    assert_eq!(address(&["--ctrlz_address=*"], &[("CTRLZ_PORT", "1")]).unwrap(), "[::]:1");
+    assert_eq!(address(&["--ctrlz_port=-1"], &[]), None);
+    assert_eq!(address(&["--ctrlz_port=0", "--ctrlz_address=host"], &[]), None);
+    assert!(run(&["--ctrlz_address=host"], &[]).faults[0].contains("CTRLZ_ADDRESS"));
 }
 
 #[test]

@@ -3,41 +3,34 @@
 //! A batch is written at once, so that lines of several plugins and of the agent do not mix. Called by the log sink.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use agent_api::logs::Entry;
 
-use super::{LogOptions, PLUGIN_SCOPE, line};
-
-/// Levels from the least important one.
-const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
+use super::levels::{Level, Levels, PLUGIN};
+use super::{LogOptions, line};
 
 /// Writes entries of plugins where the agent's own go.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct PluginLog {
     json: bool,
     stderr: bool,
-    /// Place in [`LEVELS`] of the least level that is written; beyond them for none.
-    least: usize,
-}
-
-impl Default for PluginLog {
-    fn default() -> Self {
-        LogOptions::new("", false, &[]).plugin_log()
-    }
+    levels: Arc<Levels>,
 }
 
 impl LogOptions {
     /// For entries of plugins.
     pub fn plugin_log(&self) -> PluginLog {
-        let least = match self.plugin_level.as_str() {
-            "fatal" | "none" => LEVELS.len(),
-            level => LEVELS.iter().position(|known| *known == level).unwrap_or(1),
-        };
-        PluginLog { json: self.json, stderr: self.stderr, least }
+        PluginLog { json: self.json, stderr: self.stderr, levels: Arc::clone(&self.levels) }
     }
 }
 
 impl PluginLog {
+    /// The levels of the whole log.
+    pub fn levels(&self) -> &Arc<Levels> {
+        &self.levels
+    }
+
     /// Writes a batch.
     pub fn write(&self, entries: Vec<Entry>) {
         let text = self.text(entries);
@@ -49,11 +42,13 @@ impl PluginLog {
     }
 
     fn text(&self, entries: Vec<Entry>) -> String {
-        let wanted = |entry: &Entry| LEVELS.iter().skip(self.least).any(|level| *level == entry.level);
+        let least = self.levels.plugin();
+        let wanted =
+            |entry: &Entry| Level::parse(&entry.level).is_some_and(|level| least <= level && level <= Level::Error);
         let lines = entries.into_iter().filter(wanted).map(|entry| {
             let mut labels = entry.labels;
             labels.sort_keys();
-            line(self.json, [&entry.level, &entry.time, PLUGIN_SCOPE, &entry.message], labels)
+            line(self.json, [&entry.level, &entry.time, PLUGIN, &entry.message], labels)
         });
         lines.collect()
     }
