@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use agent_api::paths::{IPTABLES_NAME, PLUGIN_NAME};
@@ -39,6 +39,31 @@ pub enum ImageError {
     /// One of the files.
     #[error("a binary of the image cannot be read: {0}")]
     File(#[from] FileError),
+}
+
+/// What changes whenever a file does: device, inode, size, mode, and both times with nanoseconds.
+type Stamp = (u64, u64, u64, u32, (i64, i64), (i64, i64));
+
+/// Stamps of the image's files and of what the target directories have under their names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stamps(Vec<(PathBuf, Stamp)>);
+
+impl Stamps {
+    /// Takes them; `None` when a file is missing, so that there is nothing to compare.
+    pub fn take(source: &Path, targets: &[PathBuf]) -> Option<Self> {
+        let mut stamps = Vec::new();
+        for entry in std::fs::read_dir(source).ok()? {
+            let name = entry.ok()?.file_name();
+            for directory in targets.iter().map(PathBuf::as_path).chain([source]) {
+                let path = directory.join(&name);
+                let data = path.metadata().ok()?;
+                let times = ((data.mtime(), data.mtime_nsec()), (data.ctime(), data.ctime_nsec()));
+                stamps.push((path, (data.dev(), data.ino(), data.len(), data.mode(), times.0, times.1)));
+            }
+        }
+        stamps.sort();
+        Some(Self(stamps))
+    }
 }
 
 /// What a target directory has under each name of the image.

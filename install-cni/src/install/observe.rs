@@ -26,10 +26,11 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Looks at the image, at what is installed of it, and at the credentials.
-    pub fn look(config: &Config) -> Self {
+    /// Looks at the image, at what is installed of it, and at the credentials. When the programs are known to be in
+    /// order they are not read, and count as none.
+    pub fn look(config: &Config, programs_are_known: bool) -> Self {
         let dirs = &config.dirs;
-        let image = binaries::read_image(&dirs.binaries_from);
+        let image = if programs_are_known { Ok(Image::new()) } else { binaries::read_image(&dirs.binaries_from) };
         let targets = match &image {
             Ok(image) => dirs.binaries_to.iter().map(|target| Target::look(target, image)).collect(),
             Err(_) => Vec::new(),

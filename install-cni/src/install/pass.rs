@@ -14,7 +14,7 @@ use agent_api::{Kubeconfig, paths};
 use sys::file::{self, FileError};
 
 use self::reports::Reports;
-use super::binaries::{self, Target};
+use super::binaries::{self, Stamps, Target};
 use super::directory::DirectoryError;
 use super::observe::{self, Observed};
 use super::rival::Rival;
@@ -49,6 +49,8 @@ pub struct Installer {
     current: Option<String>,
     failures: u32,
     prepared: bool,
+    /// Of the programs, when they were last found in order.
+    verified: Option<Stamps>,
 }
 
 /// How one part of a pass ended.
@@ -74,7 +76,18 @@ impl Installer {
     pub fn with_runner(config: Arc<Config>, health: Arc<Health>, runner: Runner) -> Self {
         health.expect(&PARTS);
         let (rival, reports, memory) = (Rival::default(), Reports::default(), Memory::default());
-        Self { config, health, runner, rival, reports, memory, current: None, failures: 0, prepared: false }
+        Self {
+            config,
+            health,
+            runner,
+            rival,
+            reports,
+            memory,
+            current: None,
+            failures: 0,
+            prepared: false,
+            verified: None,
+        }
     }
 
     /// What carries out the steps.
@@ -88,11 +101,15 @@ impl Installer {
             // Told by the parts that need it.
             tracing::debug!(%error, "no run directory");
         }
-        let mut observed = Observed::look(&self.config);
+        let dirs = &self.config.dirs;
+        // Reading megabytes once a minute is most of what an idle agent would cost.
+        let stamps = Stamps::take(&dirs.binaries_from, &dirs.binaries_to);
+        let mut observed = Observed::look(&self.config, stamps.is_some() && stamps == self.verified);
         if self.prepare(&observed) {
-            observed = Observed::look(&self.config);
+            observed = Observed::look(&self.config, false);
         }
         let programs = wanted::programs(&observed);
+        self.verified = stamps.filter(|_| programs == Part::default());
         if !programs.steps.is_empty() {
             self.health.missing_part(PARTS[0], "they are being installed");
         }
