@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use agent_api::paths::AGENT_POD_PREFIX;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use kube::{Api, Client, Error};
@@ -13,8 +14,6 @@ use crate::cluster;
 use crate::config::Config;
 use crate::shutdown::{Answer, Question};
 
-/// Its name: part of the contract with the plugin, which knows our pods by it.
-const NAME: &str = "istio-cni-node";
 
 /// Reasons of an API server for those of its answers that decide something.
 const REASONS: [&str; 3] = ["Unauthorized", "Forbidden", "NotFound"];
@@ -37,7 +36,9 @@ pub fn question(config: &Config) -> Question {
 }
 
 async fn ask(client: Client, namespace: &str, node: &str) -> Result<Answer, Error> {
-    let set = Api::<DaemonSet>::namespaced(client.clone(), namespace).get(NAME).await?;
+    // The plugin knows our pods by the same name.
+    let name = AGENT_POD_PREFIX.trim_end_matches('-');
+    let set = Api::<DaemonSet>::namespaced(client.clone(), namespace).get(name).await?;
     if set.metadata.deletion_timestamp.is_some() {
         return Ok(Answer::Going);
     }

@@ -322,6 +322,9 @@ fn probes_tell_what_is_missing() {
     assert!(get("/healthz").starts_with("HTTP/1.1 200"));
     let answer = get("/readyz");
     assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("no network configuration yet"), "{answer}");
+    let answer = get("/readyz?verbose");
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("[+] programs: in order\n"), "{answer}");
+    assert!(answer.contains("[-] list: ") && answer.contains("no network configuration yet, since 20"), "{answer}");
     node.write("10-net.conflist", LIST);
     agent.becomes_ready();
     assert!(get("/readyz").starts_with("HTTP/1.1 200"));

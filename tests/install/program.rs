@@ -161,6 +161,12 @@ fn the_program_installs_follows_the_token_and_leaves_no_trace_on_sigterm() {
         assert_eq!(serde_json::from_str::<serde_json::Value>(line).unwrap(), expected);
     }
 
+    // Of all that root has in its namespaces, what files of others take: CHOWN, DAC_OVERRIDE, FOWNER, FSETID.
+    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.id())).unwrap();
+    for line in ["CapEff:\t000000000000001b", "CapPrm:\t000000000000001b", "NoNewPrivs:\t1"] {
+        assert!(status.contains(line), "{line:?} is not in\n{status}");
+    }
+
     let open_before = open_files(agent.id());
     for round in 0..3000 {
         std::fs::write(at(&format!("host/etc/cni/net.d/noise-{}", round % 50)), "x").unwrap();
