@@ -2,6 +2,7 @@
 //! implementation of the plugin. Everything that is compared is run in turn; medians and ratios are printed. With
 //! `BENCH_ONLY=rules` or `BENCH_ONLY=plugin` only that part is run.
 
+mod agent;
 mod plugin;
 mod rules;
 mod series;
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
         rules::measure(&bin.join("istio-iptables"));
     }
     if only != "rules" {
-        plugin::measure(&bin.join("istio-cni"), &empty, peer.as_deref());
+        plugin::measure(&bin.join("istio-cni"), &bin.join("install-cni"), &empty, peer.as_deref());
     }
     ExitCode::SUCCESS
 }

@@ -6,18 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::{Duration, Instant};
 
+use agent_api::Kubeconfig;
 use agent_api::kubeconfig::ServerTrust;
-use agent_api::paths::{agent_socket, kubeconfig as kubeconfig_path, log_socket};
-use agent_api::{Answer, Kubeconfig, Verdict};
+use agent_api::paths::kubeconfig as kubeconfig_path;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use mesh::Redirect;
 use serde_json::{Value, json};
-use testkit::agent::{Reply, UnixHttp};
 use testkit::api::ApiServer;
 use testkit::netns::Sandbox;
 use testkit::process::Call;
 
+use crate::agent::{Agent, NODE};
 use crate::series::{Subject, compare};
 
 const ROUNDS: usize = 60;
@@ -28,13 +27,7 @@ const ADDRESSES: &[&str] = &["10.0.0.2/24"];
 struct Node {
     run_dir: tempfile::TempDir,
     api: ApiServer,
-    agent: Option<Agent>,
-}
-
-/// Stand-ins for the agent's sockets.
-struct Agent {
-    questions: UnixHttp,
-    _log: UnixHttp,
+    _agent: Option<Agent>,
 }
 
 impl Node {
@@ -47,28 +40,14 @@ impl Node {
         let trust = ServerTrust::CaData(STANDARD.encode(api.ca_pem()));
         let kubeconfig = Kubeconfig { server: api.url(), trust, token: TOKEN.to_owned() };
         fs::write(kubeconfig_path(run_dir.path()), kubeconfig.render()).expect("a kubeconfig");
-        Self { run_dir, api, agent: None }
+        Self { run_dir, api, _agent: None }
     }
 
-    /// The same with an agent that knows the pods.
-    fn with_agent() -> Self {
+    /// The same with the agent `program`, which knows the pods.
+    fn with_agent(program: &Path) -> Self {
         let node = Self::new();
-        let start = |path: PathBuf| UnixHttp::start(&path, Reply::empty()).expect("a stand-in agent");
-        let (questions, log) = (agent_socket(node.run_dir.path()), log_socket(node.run_dir.path()));
-        Self { agent: Some(Agent { questions: start(questions), _log: start(log) }), ..node }
-    }
-
-    /// What the agent, if there is one, says from now on: the pod is injected, or not.
-    fn tell_agent(&self, injected: bool) {
-        let Some(agent) = &self.agent else { return };
-        let pod: mesh::Pod = serde_json::from_value(pod(injected)).expect("a pod");
-        let answer = if injected {
-            let redirect = Redirect::from_pod(&pod).expect("annotations that are valid");
-            Answer { verdict: Verdict::Redirect, redirection: redirect.to_texts(), ..Answer::default() }
-        } else {
-            Answer { verdict: Verdict::Skip, reason: "no-istio-proxy".to_owned(), ..Answer::default() }
-        };
-        agent.questions.set_reply(Reply::json(&json!(answer)));
+        let agent = Agent::start(program, node.run_dir.path(), &node.api, TOKEN);
+        Self { _agent: Some(agent), ..node }
     }
 
     fn call(&self, command: &str, pod: (&str, &str), netns: &Path) -> Call {
@@ -106,8 +85,8 @@ fn pod(injected: bool) -> Value {
     let filler: Vec<Value> =
         (0..60).map(|n| json!({"name": format!("SETTING_{n}"), "value": "x".repeat(100)})).collect();
     containers[0]["env"] = filler.into();
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "shop", "annotations": annotations},
-           "spec": {"containers": containers}})
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"annotations": annotations},
+           "spec": {"nodeName": NODE, "containers": containers}})
 }
 
 fn checked((took, output): (Duration, Output), what: &str) -> Duration {
@@ -123,8 +102,8 @@ struct Program {
 }
 
 /// Prints the tables. A peer gets everything but an agent that answers questions, which only our plugin asks.
-pub fn measure(plugin: &Path, empty: &Path, peer: Option<&Path>) {
-    let asking = Program { name: "istio-cni, agent", path: plugin.to_owned(), node: Node::with_agent() };
+pub fn measure(plugin: &Path, agent: &Path, empty: &Path, peer: Option<&Path>) {
+    let asking = Program { name: "istio-cni, agent", path: plugin.to_owned(), node: Node::with_agent(agent) };
     let reading = Program { name: "istio-cni, API server", path: plugin.to_owned(), node: Node::new() };
     let peer = peer.map(|path| Program { name: "peer, API server", path: path.to_owned(), node: Node::new() });
     let everyone = || [&asking, &reading].into_iter().chain(&peer);
@@ -153,9 +132,7 @@ pub fn measure(plugin: &Path, empty: &Path, peer: Option<&Path>) {
     against_empty("ADD, excluded namespace", &without_agent, &|node| {
         (None, node.call("ADD", ("kube-system", "dns"), here))
     });
-    asking.node.tell_agent(false);
     against_empty("ADD, pod outside the mesh", &all, &|node| (None, node.call("ADD", ("shop", "plain"), here)));
-    asking.node.tell_agent(true);
     against_empty("ADD, sidecar pod, rules applied", &all, &|node| {
         let sandbox = Sandbox::with_addresses(ADDRESSES);
         let call = node.call("ADD", ("shop", "web"), &sandbox.path());
