@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use agent_api::logs::LEFT_ALONE;
 use cni::{Error, Request, Verb};
+use mesh::SkipReason;
 
 use crate::apply::apply;
 use crate::config::Environment;
@@ -19,17 +21,18 @@ pub(crate) fn add(request: &Request, environment: &Environment, budget: &Budget)
     log.label("elapsed_ms", milliseconds(started.elapsed()));
     match &outcome {
         Ok((_, judgement)) => {
-            let (decision, reason, level, message) = match judgement {
-                Judgement::Skip(reason) if reason == "not-kubernetes" => {
-                    ("skip", reason.as_str(), Level::Debug, "pod is left alone")
-                }
-                Judgement::Skip(reason) => ("skip", reason.as_str(), Level::Info, "pod is left alone"),
-                Judgement::Redirect(_) => ("redirect", "redirect", Level::Info, "pod is redirected to its sidecar"),
-                Judgement::Ambient => ("ambient", "ambient", Level::Info, "pod is enrolled by the agent"),
+            let (decision, reason, message) = match judgement {
+                Judgement::Skip { reason, .. } => ("skip", reason.as_str(), LEFT_ALONE),
+                Judgement::Redirect(_) => ("redirect", "redirect", "pod is redirected to its sidecar"),
+                Judgement::Ambient => ("ambient", "ambient", "pod is enrolled by the agent"),
             };
             log.label("decision", decision);
             log.label("reason", reason);
-            log.write(level, message);
+            let level = if reason == SkipReason::NotKubernetes.as_str() { Level::Debug } else { Level::Info };
+            match judgement {
+                Judgement::Skip { recorded: true, .. } => log.write_here(level, message),
+                _ => log.write(level, message),
+            }
         }
         Err(error) => {
             log.label("decision", "error");
@@ -56,7 +59,7 @@ fn decide_and_act(
     let result = request.conf.unchanged_result()?;
     let judgement = call.judge(Verb::Add, environment, budget, log)?;
     match &judgement {
-        Judgement::Skip(_) => {}
+        Judgement::Skip { .. } => {}
         Judgement::Ambient => enrol(&call, budget.enrolment, log)?,
         Judgement::Redirect(redirect) => {
             if log.wants(Level::Debug) {

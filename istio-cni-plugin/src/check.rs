@@ -23,7 +23,7 @@ pub(crate) fn check(request: &Request, environment: &Environment, budget: &Budge
 fn compare(request: &Request, environment: &Environment, budget: &Budget, log: &mut Logger) -> Result<(), Error> {
     let call = Call::read(request, log)?;
     let redirect = match call.judge(Verb::Check, environment, &budget.once(), log).map_err(passing)? {
-        Judgement::Skip(reason) => {
+        Judgement::Skip { reason, .. } => {
             log.label("reason", reason);
             log.write(Level::Debug, "pod is left alone, there is nothing to check");
             return Ok(());

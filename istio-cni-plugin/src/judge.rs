@@ -23,12 +23,23 @@ use crate::pod_get::{Budget, Found, read_pod};
 /// What becomes of a pod.
 #[derive(Debug)]
 pub(crate) enum Judgement {
-    /// It is left alone, for this reason.
-    Skip(String),
+    /// It is left alone.
+    Skip {
+        /// Why, as one word.
+        reason: String,
+        /// The agent knows how the call ends, since it said so.
+        recorded: bool,
+    },
     /// Its traffic is redirected to its sidecar.
     Redirect(Box<Redirect>),
     /// It is handed to the agent.
     Ambient,
+}
+
+impl Judgement {
+    fn skip(reason: SkipReason) -> Self {
+        Self::Skip { reason: reason.as_str().to_owned(), recorded: false }
+    }
 }
 
 /// A call about one pod.
@@ -93,7 +104,7 @@ impl<'a> Call<'a> {
             self.refuse_own_netns()?;
         }
         if let Some(reason) = by_name {
-            return Ok(Judgement::Skip(reason.as_str().to_owned()));
+            return Ok(Judgement::skip(reason));
         }
         match agent::ask(&self.run_dir, &self.question(verb), budget.agent) {
             Ok(answer) => {
@@ -129,7 +140,7 @@ impl<'a> Call<'a> {
     /// What the agent's answer comes to; `None` when it does not know.
     fn understood(&self, answer: Answer, log: &mut Logger) -> Result<Option<Judgement>, Error> {
         let judgement = match answer.verdict {
-            Verdict::Skip => Judgement::Skip(answer.reason),
+            Verdict::Skip => Judgement::Skip { reason: answer.reason, recorded: answer.recorded },
             Verdict::Redirect => match Redirect::from_texts(&answer.redirection) {
                 Ok(redirect) => Judgement::Redirect(Box::new(redirect)),
                 Err(invalid) => {
@@ -167,7 +178,7 @@ impl<'a> Call<'a> {
             }
         }
         match decide(&pod).map_err(|invalid| self.invalid(&invalid))? {
-            Decision::Skip(reason) => Ok(Judgement::Skip(reason.as_str().to_owned())),
+            Decision::Skip(reason) => Ok(Judgement::skip(reason)),
             Decision::Redirect(mut redirect) => {
                 redirect.or_refuse(self.config.refuse_uncaptured);
                 for warning in &redirect.warnings {

@@ -79,8 +79,19 @@ impl Logger {
 
     /// Writes an entry.
     pub fn write(&mut self, level: Level, message: &str) {
+        let line = self.write_line(level, message);
+        self.unsent.extend(line);
+    }
+
+    /// Writes an entry that the agent has already.
+    pub fn write_here(&mut self, level: Level, message: &str) {
+        self.write_line(level, message);
+    }
+
+    /// Writes an entry to stderr and into the file, if it is one of the wanted ones.
+    fn write_line(&mut self, level: Level, message: &str) -> Option<String> {
         if !self.wants(level) {
-            return;
+            return None;
         }
         let line = entry(level, SystemTime::now(), message, &self.labels);
         // Whoever closed stderr does not want to know.
@@ -94,7 +105,7 @@ impl Logger {
             }
             Some(Ok(())) | None => {}
         }
-        self.unsent.push(line);
+        Some(line)
     }
 
     /// Sends the agent what it does not have yet. No agent, or one that does not take it in time, is nobody's failure.

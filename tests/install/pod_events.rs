@@ -8,8 +8,9 @@ mod node;
 
 use std::net::{TcpListener, TcpStream};
 
+use agent_api::ask::VERDICT_PATH;
 use agent_api::logs::{LOG_PATH, MAX_BATCH};
-use client::{exchange, post};
+use client::{ask, exchange, post};
 use cluster::{Cluster, pod};
 use node::eventually;
 use serde_json::{Value, json};
@@ -58,11 +59,21 @@ fn what_plugins_say_is_counted_and_uncaptured_traffic_is_told_on_the_pod_once() 
     assert_eq!((&event["regarding"]["uid"], &event["reportingInstance"]), (&"u1".into(), &"istio-cni-node-x".into()));
     assert!(event["note"].as_str().unwrap().contains("IPv6"), "{event}");
 
+    // The outcome for a pod that is left alone is recorded with the answer.
+    cluster.api.set_pod("shop", "plain", json!({"spec": {"nodeName": "node-1", "containers": [{"name": "app"}]}}));
+    let asked = |verb: &str| {
+        let question = json!({"verb": verb, "namespace": "shop", "pod": "plain"});
+        ask(&cluster.agent_socket(), VERDICT_PATH, &question)
+    };
+    eventually(|| asked("CHECK")["verdict"] == "skip", || asked("CHECK").to_string());
+    assert_eq!((&asked("CHECK")["recorded"], &asked("ADD")["recorded"]), (&Value::Null, &true.into()));
+
     let (status, text) =
         exchange(TcpStream::connect(port).unwrap(), "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     assert_eq!(status, 200);
     for line in [
         "istio_cni_installs_total{result=\"SUCCESS\"} 1",
+        "istio_cni_plugin_decisions_total{verb=\"ADD\",decision=\"skip\",reason=\"no-istio-proxy\"} 1",
         "istio_cni_install_ready 1",
         "istio_cni_plugin_decisions_total{verb=\"ADD\",decision=\"redirect\",reason=\"redirect\"} 2",
         "istio_cni_plugin_add_duration_seconds_count 2",

@@ -47,11 +47,18 @@ pub struct Answer {
     /// agent lacks.
     pub reason: String,
     /// With [`Verdict::Redirect`]: how.
+    #[serde(skip_serializing_if = "is_default")]
     pub redirection: Redirection,
     /// With [`Verdict::Refuse`]: what is wrong with the pod and what to do about it.
+    #[serde(skip_serializing_if = "is_default")]
     pub message: String,
     /// Things that are odd about the pod, a sentence each, for the log.
+    #[serde(skip_serializing_if = "is_default")]
     pub warnings: Vec<String>,
+    /// With [`Verdict::Skip`]: the agent has written and counted it as the outcome of the call, so that the plugin need
+    /// not tell it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub recorded: bool,
 }
 
 /// What becomes of a pod.
@@ -106,7 +113,7 @@ pub struct Redirection {
     /// Drop packets that connection tracking calls invalid.
     pub invalid_drop: bool,
     /// Refuse a family of addresses that is not captured.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub refuse_uncaptured: bool,
 }
 
@@ -131,9 +138,8 @@ pub struct Attachment {
     pub ifname: String,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes the field so")]
-pub(crate) fn is_false(flag: &bool) -> bool {
-    !flag
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[cfg(test)]

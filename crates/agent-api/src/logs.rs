@@ -7,6 +7,8 @@ use serde_json::{Map, Value};
 
 /// Path of the sink.
 pub const LOG_PATH: &str = "/log";
+/// Message about an ADD of a pod that is none of ours.
+pub const LEFT_ALONE: &str = "pod is left alone";
 /// Largest batch that is taken, in bytes.
 pub const MAX_BATCH: usize = 1 << 20;
 /// Largest entry that is taken, in bytes.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use crate::ask::is_false;
+use crate::ask::is_default;
 use crate::paths::{DEFAULT_RUN_DIR, PLUGIN_NAME};
 
 /// Settings of the plugin. Keys, order and defaults equal Istio's; unknown keys are ignored when reading.
@@ -30,11 +30,11 @@ pub struct PluginConfig {
     pub enable_ambient_detection_retry: bool,
     /// The agent's pods are on the node's network, so that they start whatever STATUS says. Ours, and written only when
     /// true.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub agent_host_network: bool,
     /// Refuse a family of addresses that a pod has and that is not captured, unless the pod says otherwise. Not one of
     /// Istio's keys, and written only when it is on.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub refuse_uncaptured: bool,
 }
 

@@ -162,7 +162,10 @@ impl Socket {
 
     fn receive(&self, mut step: impl FnMut(&Message<'_>) -> Result<Step, NetlinkError>) -> Result<(), NetlinkError> {
         let mut buffer = self.buffer.borrow_mut();
-        buffer.resize(RECEIVE, 0);
+        if buffer.is_empty() {
+            // All zeros at once. Filling a vector byte by byte takes longer than all the rest.
+            *buffer = vec![0; RECEIVE];
+        }
         loop {
             let length = match recv(self.fd.as_raw_fd(), buffer.as_mut_slice(), MsgFlags::empty()) {
                 Ok(length) => length,

@@ -4,10 +4,11 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use agent_api::ask::{ATTACHMENTS_PATH, Attachments, GONE_PATH, MAX_BODY, VERDICT_PATH};
-use agent_api::{Question, paths};
+use agent_api::logs::Entry;
+use agent_api::{Answer, Question, Verdict, paths};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
@@ -15,6 +16,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::de::DeserializeOwned;
+use serde_json::Map;
+use sys::log::rfc3339_micros;
 
 use crate::answer::{answer, answer_by_name};
 use crate::config::Config;
@@ -49,7 +52,7 @@ pub async fn serve(config: Arc<Config>, pods: Arc<Pods>, metrics: Arc<Metrics>, 
 
 async fn verdict(State(desk): State<Arc<Desk>>, body: Bytes) -> Result<Response, Refusal> {
     let question: Question = read(&body)?;
-    let answer = match answer_by_name(&question, &desk.config.plugin) {
+    let mut answer = match answer_by_name(&question, &desk.config.plugin) {
         Some(answer) => answer,
         None => answer(&question, &desk.pods.find(&question, PATIENCE).await, &desk.config.plugin),
     };
@@ -63,9 +66,35 @@ async fn verdict(State(desk): State<Arc<Desk>>, body: Bytes) -> Result<Response,
         reason = answer.reason,
         "question answered"
     );
+    if answer.verdict == Verdict::Skip && question.verb == "ADD" {
+        record(&desk, &question, &answer);
+        answer.recorded = true;
+    }
     let text =
         serde_json::to_string(&answer).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")))?;
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
+}
+
+/// Writes and counts the outcome that an ADD has with this answer, as if the plugin had told it: one request less for most
+/// of the pods of a node.
+fn record(desk: &Desk, question: &Question, answer: &Answer) {
+    let mut labels = Map::new();
+    for (key, value) in [
+        ("verb", question.verb.clone()),
+        ("container_id", question.container_id.clone()),
+        ("netns", question.netns.clone()),
+        ("if", question.ifname.clone()),
+        ("pod", format!("{}/{}", question.namespace, question.pod)),
+        ("source", "agent".to_owned()),
+        ("decision", "skip".to_owned()),
+        ("reason", answer.reason.clone()),
+    ] {
+        labels.insert(key.to_owned(), value.into());
+    }
+    let (level, message) = ("info".to_owned(), agent_api::logs::LEFT_ALONE.to_owned());
+    let entry = Entry { level, time: rfc3339_micros(SystemTime::now()), message, labels };
+    desk.metrics.outcome(&entry);
+    desk.config.agent.plugin_log.write(vec![entry]);
 }
 
 async fn gone(body: Bytes) -> Result<StatusCode, Refusal> {

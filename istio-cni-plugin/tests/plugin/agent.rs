@@ -40,6 +40,26 @@ fn the_agent_knows_the_pod_and_nobody_else_is_asked() {
 }
 
 #[test]
+fn an_outcome_that_the_agent_has_is_not_told_to_it_again() {
+    let mut node = Node::without_agent();
+    let agent = node.agent(Reply::json(&json!({"verdict": "skip", "reason": "no-istio-proxy", "recorded": true})));
+    let sink = node.log_sink();
+    assert_eq!(node.call().reason(&node.prev_result()), "no-istio-proxy");
+    assert!(std::fs::read_to_string(node.run_dir().join("istio-cni.log")).unwrap().contains("pod is left alone"));
+    // What the agent cannot know is told.
+    node.conf["plugin_log_level"] = "debug".into();
+    node.call();
+    agent.set_reply(Reply::json(&json!({"verdict": "skip", "reason": "no-istio-proxy"})));
+    node.call();
+    while sink.requests().len() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let sent: Vec<bool> =
+        sink.requests().iter().map(|request| request.json().to_string().contains("pod is left alone")).collect();
+    assert_eq!(sent.iter().filter(|told| **told).count(), 1, "{sent:?}");
+}
+
+#[test]
 fn pods_that_names_decide_about_do_not_trouble_the_agent() {
     let mut node = Node::without_agent();
     let agent = node.agent(Reply::json(&json!({"verdict": "refuse", "message": "never"})));
