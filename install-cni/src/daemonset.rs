@@ -14,7 +14,6 @@ use crate::cluster;
 use crate::config::Config;
 use crate::shutdown::{Answer, Question};
 
-
 /// Reasons of an API server for those of its answers that decide something.
 const REASONS: [&str; 3] = ["Unauthorized", "Forbidden", "NotFound"];
 

@@ -54,6 +54,25 @@ fn a_dual_stack_pod_whose_proxy_only_knows_ipv4_is_told_and_counted() {
 }
 
 #[test]
+fn native_rules_are_set_and_checked_where_the_node_asks_for_them() {
+    if !available() {
+        return;
+    }
+    let api = api_with(sidecar_pod(&[]));
+    let mut node = Node::with_agent(&api);
+    let sandbox = sandbox(&mut node);
+    node.conf["native_nftables"] = true.into();
+    assert_eq!(node.call().reason(&node.prev_result()), "redirect");
+    assert!(sandbox.sh("nft list ruleset").contains("table inet istio-proxy-nat"));
+    assert!(!sandbox.saved_rules().contains("ISTIO"), "in one form only");
+    node.set("CNI_COMMAND", "CHECK");
+    assert_eq!(node.call().exit, 0);
+    sandbox.sh("nft flush table inet istio-proxy-nat");
+    let (code, message) = node.call().error();
+    assert!(code == 106 && message.contains("istio-proxy-nat"), "{code} {message}");
+}
+
+#[test]
 fn a_minimal_host_without_iptables_nft_or_a_shell_is_enough() {
     if !available() {
         return;
