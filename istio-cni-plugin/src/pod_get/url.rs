@@ -73,8 +73,10 @@ impl Server {
 /// `text` as one segment of a path.
 pub(super) fn encode_segment(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
+    // Alone they would be a step in the path.
+    let dots = matches!(text, "." | "..");
     for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~') || byte == b'.' && !dots {
             encoded.push(char::from(byte));
         } else {
             // Writing to a string does not fail.
@@ -120,5 +122,6 @@ mod tests {
     fn a_name_cannot_leave_its_place_in_the_path() {
         assert_eq!(encode_segment("web-0.a_b"), "web-0.a_b");
         assert_eq!(encode_segment("../x?y\r\n"), "..%2Fx%3Fy%0D%0A");
+        assert_eq!((encode_segment(".."), encode_segment(".")), ("%2E%2E".to_owned(), "%2E".to_owned()));
     }
 }
