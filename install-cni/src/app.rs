@@ -11,6 +11,7 @@ use thiserror::Error;
 use tokio::task::JoinError;
 
 use crate::beside;
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::health::Health;
 use crate::install::pass::{Installer, QUICK_LOOK};
@@ -64,6 +65,7 @@ impl App {
         let dirs = &self.config.dirs;
         let watched = dirs.binaries_to.iter().chain([&dirs.cni, &dirs.service_account]).cloned();
         let mut watch = Watch::new(watched).and_file(paths::kubeconfig(&dirs.run));
+        let clock = Clock::watch();
         let mut installer = Installer::new(Arc::clone(&self.config), self.health());
         let mut levels = self.config.agent.plugin_log.levels().changes();
         tokio::pin!(end);
@@ -77,6 +79,7 @@ impl App {
                 biased;
                 ended = &mut end => break ended,
                 () = watch.changed() => {}
+                () = clock.set() => {}
                 // The plugin's goes into its configuration.
                 _ = levels.changed() => {}
                 () = tokio::time::sleep(pause.max(Duration::from_millis(10))) => {}

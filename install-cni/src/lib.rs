@@ -11,6 +11,7 @@ pub mod answer;
 pub mod app;
 pub mod args;
 pub mod beside;
+pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod daemonset;

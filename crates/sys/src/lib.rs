@@ -5,6 +5,7 @@
 
 pub mod arena;
 pub mod capabilities;
+pub mod clock;
 pub mod file;
 pub mod interrupt;
 pub mod log;
