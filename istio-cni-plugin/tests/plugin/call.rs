@@ -3,7 +3,7 @@
 use std::io::{Cursor, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use agent_api::Kubeconfig;
@@ -132,20 +132,25 @@ impl Node {
         UnixHttp::start(&agent_api::paths::log_socket(self.run_dir()), Reply::empty()).unwrap()
     }
 
-    /// Runs the binary, with no PATH and nothing else of ours in its environment.
+    /// Runs the binary.
     pub fn call(&self) -> Outcome {
         self.call_with(&self.conf.to_string())
     }
 
-    pub fn call_with(&self, stdin: &str) -> Outcome {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_istio-cni"))
+    /// Starts the binary, with no PATH and nothing else of ours in its environment.
+    pub fn spawn(&self) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_istio-cni"))
             .env_clear()
             .envs(self.env.iter().map(|(key, value)| (key, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap();
+            .unwrap()
+    }
+
+    pub fn call_with(&self, stdin: &str) -> Outcome {
+        let mut child = self.spawn();
         // A plugin that refuses its environment does not read its input.
         child.stdin.take().unwrap().write_all(stdin.as_bytes()).ok();
         let output = child.wait_with_output().unwrap();

@@ -1,7 +1,6 @@
 //! DEL, GC and STATUS, and a runtime that gives up.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -109,14 +108,7 @@ fn a_runtime_that_gives_up_gets_an_error_and_the_log_says_what_it_waited_for() {
     api.set_behaviour(Behaviour::Hang);
     let node = Node::with_agent(&api);
     let sink = node.log_sink();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_istio-cni"))
-        .env_clear()
-        .envs(node.env.iter().map(|(key, value)| (key, value)))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = node.spawn();
     child.stdin.take().unwrap().write_all(node.conf.to_string().as_bytes()).unwrap();
     while api.requests().is_empty() {
         std::thread::sleep(Duration::from_millis(2));
@@ -135,13 +127,7 @@ fn a_runtime_that_gives_up_gets_an_error_and_the_log_says_what_it_waited_for() {
 #[test]
 fn a_runtime_that_gives_up_before_it_wrote_the_configuration_gets_an_error() {
     let node = Node::without_agent();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_istio-cni"))
-        .env_clear()
-        .envs(node.env.iter().map(|(key, value)| (key, value)))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = node.spawn();
     let held = child.stdin.take().unwrap();
     let waits = || std::fs::read_to_string(format!("/proc/{}/wchan", child.id())).unwrap().contains("poll");
     while !waits() {
