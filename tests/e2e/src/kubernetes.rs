@@ -4,6 +4,7 @@
 //! built from what is in `cluster/build.sh`, what runs how in `cluster/node.sh`.
 
 pub mod kubectl;
+pub mod machine;
 pub mod manifests;
 pub mod node;
 pub mod pki;

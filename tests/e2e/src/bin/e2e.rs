@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use e2e::failure::Failure;
 use e2e::images::Programs;
 use e2e::interrupt::Interrupt;
+use e2e::kubernetes::machine::Machine;
 use e2e::kubernetes::node::Node;
 use e2e::kubernetes::story::Story;
 use e2e::report::Progress;
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
     let progress = Progress::start();
     match run(&progress, Path::new(programs)) {
         Ok(()) => {
-            progress.say("everything removed; all claims hold");
+            progress.say("everything removed, the machine is as before; all claims hold");
             ExitCode::SUCCESS
         }
         Err(Failure::Interrupted) => {
@@ -46,8 +47,11 @@ fn run(progress: &Progress, kubernetes: &Path) -> Result<(), Failure> {
     let interrupt = Interrupt::listen()?;
     let programs = Programs::find()?;
     let work = WorkDir::create(WORK_PREFIX).map_err(Failure::system("make a temporary directory"))?;
+    let machine = Machine::before(&work);
     let told = prove(progress, &interrupt, &programs, kubernetes, &work);
-    told.map_err(|failure| explained(&work, &interrupt, failure))
+    told.map_err(|failure| explained(&work, &interrupt, failure))?;
+    drop(work);
+    machine.must_be_as_before()
 }
 
 fn prove(

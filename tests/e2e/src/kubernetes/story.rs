@@ -19,9 +19,9 @@ use crate::snapshot::Snapshot;
 use crate::traffic::{Server, Subject};
 
 /// Longest wait for anything the agent does.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const AGENT_NAMESPACE: &str = "istio-system";
-const EXCLUDED_NAMESPACE: &str = "kube-system";
+pub(crate) const EXCLUDED_NAMESPACE: &str = "kube-system";
 pub(crate) const DAEMON_SET: &str = "daemonset/istio-cni-node";
 pub(crate) const CNI_CONFIG: &str = "/etc/cni/net.d";
 pub(crate) const CNI_BIN: &str = "/opt/cni/bin";
@@ -54,6 +54,7 @@ impl Story<'_> {
         self.failing_pod()?;
         self.rotate_token()?;
         rollout::update_under_load(self)?;
+        rollout::stuck_update(self)?;
         self.uninstall(&lists, &plugins)
     }
 
