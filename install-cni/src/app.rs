@@ -13,6 +13,7 @@ use tokio::task::JoinError;
 use crate::beside;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::credential::Credential;
 use crate::health::Health;
 use crate::install::pass::{Installer, QUICK_LOOK};
 use crate::shutdown::{self, Fate, Question};
@@ -61,13 +62,16 @@ impl App {
         end: impl Future<Output = T>,
         bound: impl Fn(SocketAddr) + Send + 'static,
     ) -> Result<T, AppError> {
-        let beside = beside::start(&self.config, &self.health, bound);
+        let credential = Arc::new(Credential::new(&self.config));
+        let beside = beside::start(&self.config, &self.health, &credential, bound);
         let dirs = &self.config.dirs;
         let watched = dirs.binaries_to.iter().chain([&dirs.cni, &dirs.service_account]).cloned();
         let mut watch = Watch::new(watched).and_file(paths::kubeconfig(&dirs.run));
         let clock = Clock::watch();
-        let mut installer = Installer::new(Arc::clone(&self.config), self.health());
+        let mut installer =
+            Installer::new(Arc::clone(&self.config), self.health()).with_credential(Arc::clone(&credential));
         let mut levels = self.config.agent.plugin_log.levels().changes();
+        let mut bearers = credential.changes();
         tokio::pin!(end);
         let ended = loop {
             let sees_all = watch.arm();
@@ -82,6 +86,7 @@ impl App {
                 () = clock.set() => {}
                 // The plugin's goes into its configuration.
                 _ = levels.changed() => {}
+                _ = bearers.changed() => {}
                 () = tokio::time::sleep(pause.max(Duration::from_millis(10))) => {}
             }
         };

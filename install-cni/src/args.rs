@@ -162,6 +162,8 @@ impl Args {
             pod_name: reader.plain("POD_NAME"),
             metrics: port(reader.number(flags.monitoring_port, "MONITORING_PORT"), MONITORING_PORT)
                 .map(|port| (Ipv6Addr::UNSPECIFIED, port).into()),
+            plugin_service_account: Some(reader.text(flags.plugin_service_account, "PLUGIN_SERVICE_ACCOUNT", ""))
+                .filter(|name| !name.is_empty()),
             admin: admin_address(&reader, flags.ctrlz_address, flags.ctrlz_port),
             plugin_log: log.plugin_log(),
         };

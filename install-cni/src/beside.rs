@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::config::Config;
+use crate::credential::Credential;
 use crate::health::{self, Health};
 use crate::metrics::{self, Metrics};
 use crate::pod_events::Teller;
@@ -22,7 +23,12 @@ use crate::{admin, cluster};
 const WAITING_REPORTS: usize = 64;
 
 /// Starts everything. `bound` is told where probes and metrics are served.
-pub fn start(config: &Arc<Config>, health: &Arc<Health>, bound: impl Fn(SocketAddr) + Send + 'static) -> JoinSet<()> {
+pub fn start(
+    config: &Arc<Config>,
+    health: &Arc<Health>,
+    credential: &Arc<Credential>,
+    bound: impl Fn(SocketAddr) + Send + 'static,
+) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let pods = Arc::new(Pods::default());
     let metrics = Arc::new(Metrics::new(health));
@@ -33,6 +39,11 @@ pub fn start(config: &Arc<Config>, health: &Arc<Health>, bound: impl Fn(SocketAd
 
     if let Some(address) = config.agent.admin {
         tasks.spawn(admin::serve(Arc::clone(config.agent.plugin_log.levels()), address));
+    }
+
+    if let Some(account) = config.agent.plugin_service_account.clone() {
+        let (config, health, credential) = (Arc::clone(config), Arc::clone(health), Arc::clone(credential));
+        tasks.spawn(async move { credential.keep(&config, &account, &health).await });
     }
 
     let (reports, waiting) = mpsc::channel(WAITING_REPORTS);

@@ -32,6 +32,22 @@ pub enum ClusterError {
 /// # Errors
 /// [`ClusterError`]; the API server itself is not asked for anything.
 pub fn client(source: &Source) -> Result<Client, ClusterError> {
+    let mut config = config(source)?;
+    config.auth_info.token_file = Some(source.token_file.display().to_string());
+    connect(config)
+}
+
+/// A client that shows this token instead. To be called inside the runtime.
+///
+/// # Errors
+/// As [`client`].
+pub fn client_with(source: &Source, token: &str) -> Result<Client, ClusterError> {
+    let mut config = config(source)?;
+    config.auth_info.token = Some(token.to_owned().into());
+    connect(config)
+}
+
+fn config(source: &Source) -> Result<Config, ClusterError> {
     let url = server_url(&source.protocol, &source.host, &source.port);
     let mut config = match url.parse() {
         Ok(address) => Config::new(address),
@@ -44,7 +60,10 @@ pub fn client(source: &Source) -> Result<Client, ClusterError> {
         Some(file) => config.root_cert_file = Some(file.clone()),
         None => config.accept_invalid_certs = true,
     }
-    config.auth_info.token_file = Some(source.token_file.display().to_string());
+    Ok(config)
+}
+
+fn connect(config: Config) -> Result<Client, ClusterError> {
     Client::try_from(config).map_err(|error| ClusterError::Client(with_sources(&error)))
 }
 

@@ -66,6 +66,9 @@ pub enum ConfigError {
         /// What is needed.
         needed: &'static str,
     },
+    /// A service account without its namespace.
+    #[error("PLUGIN_SERVICE_ACCOUNT is set, but POD_NAMESPACE is not, so its namespace is not known")]
+    NoNamespace,
     /// Ambient mode.
     #[error(
         "AMBIENT_ENABLED is true, but this version has no ambient mode: pods of ambient namespaces would stay outside \
@@ -143,6 +146,8 @@ pub struct AgentConfig {
     pub pod_name: String,
     /// Where `/metrics` is served, if it is.
     pub metrics: Option<SocketAddr>,
+    /// Service account of our namespace whose token the plugin gets; `None` for the agent's own.
+    pub plugin_service_account: Option<String>,
     /// Where log levels are served, if they are.
     pub admin: Option<SocketAddr>,
     /// How entries of plugins are logged, and the levels of the whole log.
@@ -175,6 +180,9 @@ impl Config {
             if !name.ends_with(".conflist") {
                 return Err(wrong_ending("ISTIO_OWNED_CNI_CONFIG_FILENAME", name, "a list needs .conflist"));
             }
+        }
+        if self.agent.plugin_service_account.is_some() && self.plugin.pod_namespace.is_empty() {
+            return Err(ConfigError::NoNamespace);
         }
         for (value, name) in [(&self.kubeconfig.host, "HOST"), (&self.kubeconfig.port, "PORT")] {
             if value.is_empty() {
@@ -223,6 +231,7 @@ impl Config {
             chained = self.chained,
             own_file = self.owned.as_deref().filter(|_| self.chained).unwrap_or("none"),
             conf_mode = octal(self.conf_mode),
+            plugin_service_account = self.agent.plugin_service_account.as_deref().unwrap_or("the agent's own"),
             kubeconfig_mode = octal(self.kubeconfig_mode),
             api_server = server_url(&kubeconfig.protocol, &kubeconfig.host, &kubeconfig.port),
             ca_file = %kubeconfig.ca_file.as_deref().unwrap_or(Path::new("none")).display(),

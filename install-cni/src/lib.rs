@@ -4,7 +4,8 @@
 //! node; `health` answers probes; `watch` wakes the loop; `shutdown` ends it, and asks `daemonset` whether for good.
 //!
 //! Beside it, and never in its way (`beside`): `pods` knows the pods of the node, `sockets` answers plugins (`answer`)
-//! and takes their log, `metrics` counts, `admin` changes log levels, `pod_events` tells pods about traffic outside the mesh, through `cluster`.
+//! and takes their log, `metrics` counts, `admin` changes log levels, `credential` gets
+//! the plugin a token of its own, `pod_events` tells pods about traffic outside the mesh, through `cluster`.
 
 pub mod admin;
 pub mod answer;
@@ -14,6 +15,7 @@ pub mod beside;
 pub mod clock;
 pub mod cluster;
 pub mod config;
+pub mod credential;
 pub mod daemonset;
 pub mod health;
 pub mod install;

@@ -13,6 +13,9 @@
 {{- if and $v.istioOwnedCNIConfig (not $v.chained) -}}
 {{- fail "istioOwnedCNIConfig needs chained: true; a file of our own copies the node's network configuration." -}}
 {{- end -}}
+{{- if eq (toString $v.pluginServiceAccount) "istio-cni" -}}
+{{- fail "pluginServiceAccount is istio-cni, which is the agent's own; leave it empty, or give another name, such as istio-cni-plugin." -}}
+{{- end -}}
 {{- if dig "repair" "enabled" false $v -}}
 {{- fail "repair.enabled is set, but this version does not repair pods that started before the plugin was there. Set it to false, and keep istio-validation in the pods." -}}
 {{- end -}}
@@ -70,6 +73,7 @@ operator.istio.io/component: Cni
       "CHAINED_CNI_PLUGIN" (toString $v.chained)
       "EXCLUDE_NAMESPACES" (join "," $v.excludeNamespaces) -}}
 {{- if $v.refuseUncaptured -}}{{- $_ := set $environment "REFUSE_UNCAPTURED" "true" -}}{{- end -}}
+{{- with $v.pluginServiceAccount -}}{{- $_ := set $environment "PLUGIN_SERVICE_ACCOUNT" . -}}{{- end -}}
 {{- with $v.cniConfFileName -}}{{- $_ := set $environment "CNI_CONF_NAME" . -}}{{- end -}}
 {{- if $v.istioOwnedCNIConfig -}}
 {{- $_ := set $environment "ISTIO_OWNED_CNI_CONFIG" "true" -}}

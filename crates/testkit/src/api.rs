@@ -1,9 +1,10 @@
 //! A stand-in Kubernetes API server over TLS: pods by name, bearer tokens, and every way to misbehave.
 //!
-//! It answers `GET` of pods and namespaces by name, lists and watches pods by node, and takes events, as Kubernetes does,
-//! `Status` objects included, and records what it was asked. Other objects can be put at a path. Used by tests of plugin
+//! It answers `GET` of pods and namespaces by name, lists and watches pods by node, takes events, and gives tokens of service
+//! accounts, as Kubernetes does, `Status` objects included, and records what it was asked. Other objects can be put at a path. Used by tests of plugin
 //! and agent, and by the demo.
 
+mod accounts;
 mod pods;
 
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 
 pub use crate::http::Behaviour;
 
+use self::accounts::Accounts;
 use self::pods::{Pods, Selection};
 use crate::http::Incoming;
 
@@ -50,6 +52,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     pods: Pods,
+    accounts: Accounts,
     /// Labels by name.
     namespaces: HashMap<String, Value>,
     /// By path.
@@ -139,6 +142,11 @@ impl ApiServer {
     /// Creates or replaces an object that is no pod: what a GET of `path` answers.
     pub fn set_object(&self, path: &str, object: Value) {
         self.state().others.insert(path.to_owned(), object);
+    }
+
+    /// Creates or replaces a service account. Tokens of it live this long; `accepted` says whether they are any good.
+    pub fn set_service_account(&self, namespace: &str, name: &str, seconds: u64, accepted: bool) {
+        self.state().accounts.set(namespace, name, seconds, accepted);
     }
 
     /// Deletes a pod.
@@ -260,7 +268,10 @@ enum Answer {
 /// Records the request and decides what it gets.
 fn decide(state: &mut State, Incoming { method, path, token, body }: Incoming) -> (Behaviour, Answer) {
     let accepted = state.tokens.as_ref();
-    let authorised = token.is_some_and(|token| accepted.is_none_or(|tokens| tokens.contains(&token)));
+    let accounts = &state.accounts;
+    let authorised = token.is_some_and(|token| {
+        accounts.accept(&token).unwrap_or_else(|| accepted.is_none_or(|tokens| tokens.contains(&token)))
+    });
     let request = Request { method, path, authorised, body };
     state.requests.push(request.clone());
     state.seen += 1;
@@ -272,7 +283,7 @@ fn decide(state: &mut State, Incoming { method, path, token, body }: Incoming) -
     (state.behaviour.clone(), answer)
 }
 
-fn find(state: &State, request: &Request) -> Answer {
+fn find(state: &mut State, request: &Request) -> Answer {
     let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (status, body) = match (request.method.as_str(), segments.as_slice()) {
@@ -289,6 +300,12 @@ fn find(state: &State, request: &Request) -> Answer {
         }
         ("POST", ["apis", "events.k8s.io", "v1", "namespaces", _, "events"]) => {
             (201, serde_json::from_slice(&request.body).unwrap_or_default())
+        }
+        ("POST", ["api", "v1", "namespaces", namespace, "serviceaccounts", name, "token"]) => {
+            match state.accounts.issue(namespace, name) {
+                Some(answer) => (201, answer),
+                None => (404, status_object(404, &format!("serviceaccounts \"{name}\" not found"))),
+            }
         }
         ("GET", ["api", "v1", "namespaces", name]) => match state.namespaces.get(*name) {
             Some(labels) => {

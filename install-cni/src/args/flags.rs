@@ -59,6 +59,9 @@ flags! {
         /// CA certificates of the API server [default: the service account's]
         #[arg(help_heading = CREDENTIALS)]
         kube_ca_file = "kube-ca-file",
+        /// Service account of this pod's namespace whose token the plugin gets, instead of this pod's own
+        #[arg(help_heading = CREDENTIALS)]
+        plugin_service_account = "plugin-service-account",
         #[arg(help_heading = NOTHING)]
         ztunnel_uds_address = "ztunnel-uds-address",
         #[arg(help_heading = NOTHING)]

@@ -104,6 +104,16 @@ fn metrics_are_served_on_istios_port_unless_told_otherwise() {
 }
 
 #[test]
+fn the_plugins_service_account_is_one_of_our_namespace() {
+    let account = |environment: &[(&str, &str)]| run(&[], environment).config.agent.plugin_service_account;
+    assert_eq!(account(&[("PLUGIN_SERVICE_ACCOUNT", "")]), None);
+    let words = ["--plugin-service-account=plugin"];
+    let Run { config, .. } = run(&words, &[("POD_NAMESPACE", "istio-system")]);
+    assert_eq!((config.check(), config.agent.plugin_service_account.as_deref()), (Ok(()), Some("plugin")));
+    assert!(run(&words, &[]).config.check().unwrap_err().to_string().contains("POD_NAMESPACE"));
+}
+
+#[test]
 fn log_levels_are_served_locally_unless_told_otherwise() {
     let address = |words: &[&str], environment: &[(&str, &str)]| {
         run(words, environment).config.agent.admin.map(|address| address.to_string())

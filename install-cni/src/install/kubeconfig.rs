@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use super::journal::Put;
 use super::steps::Step;
+use crate::credential::Bearer;
 
 /// Larger files are neither token nor certificates; in bytes.
 const LIMIT: u64 = 1 << 20;
@@ -47,6 +48,9 @@ pub enum KubeconfigError {
     /// The token file.
     #[error("no service account token: {0}; is automountServiceAccountToken off?")]
     Token(FileError),
+    /// The token of another service account has been asked for just now.
+    #[error("the plugin's token has been asked for")]
+    Awaited,
     /// A token that would make another file of the kubeconfig.
     #[error("the service account token in {0} is empty or has white space inside; it is not written")]
     BadToken(PathBuf),
@@ -56,7 +60,7 @@ pub enum KubeconfigError {
 ///
 /// # Errors
 /// [`KubeconfigError`], the first that applies.
-pub fn wanted(source: &Source) -> Result<String, KubeconfigError> {
+pub fn wanted(source: &Source, bearer: &Bearer) -> Result<String, KubeconfigError> {
     if source.host.is_empty() {
         return Err(KubeconfigError::NoHost);
     }
@@ -67,6 +71,16 @@ pub fn wanted(source: &Source) -> Result<String, KubeconfigError> {
         Some(path) => ServerTrust::CaData(STANDARD.encode(read(path).map_err(KubeconfigError::Ca)?)),
         None => ServerTrust::Insecure,
     };
+    let token = match bearer {
+        Bearer::Own => own_token(source)?,
+        Bearer::Other(token) => token.reveal().to_owned(),
+        Bearer::Awaited => return Err(KubeconfigError::Awaited),
+    };
+    let server = server_url(&source.protocol, &source.host, &source.port);
+    Ok(Kubeconfig { server, trust, token }.render())
+}
+
+fn own_token(source: &Source) -> Result<String, KubeconfigError> {
     let token = read(&source.token_file).map_err(KubeconfigError::Token)?;
     let token = String::from_utf8(token).unwrap_or_default();
     // A final line break is common in hand-made secrets and would end the line of the YAML early.
@@ -74,8 +88,7 @@ pub fn wanted(source: &Source) -> Result<String, KubeconfigError> {
     if token.is_empty() || token.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return Err(KubeconfigError::BadToken(source.token_file.clone()));
     }
-    let server = server_url(&source.protocol, &source.host, &source.port);
-    Ok(Kubeconfig { server, trust, token: token.to_owned() }.render())
+    Ok(token.to_owned())
 }
 
 /// The step that makes the file at `path` hold `wanted` with permission bits `mode`; `None` if it does.
@@ -117,20 +130,22 @@ mod tests {
     fn what_is_missing_is_told_in_the_order_in_which_one_sets_it_up() {
         let dir = tempfile::tempdir().unwrap();
         let mut source = Source { host: String::new(), port: String::new(), ..source(dir.path()) };
-        assert!(matches!(wanted(&source), Err(KubeconfigError::NoHost)));
+        assert!(matches!(wanted(&source, &Bearer::Own), Err(KubeconfigError::NoHost)));
         source.host = "10.96.0.1".to_owned();
-        assert!(matches!(wanted(&source), Err(KubeconfigError::NoPort)));
+        assert!(matches!(wanted(&source, &Bearer::Own), Err(KubeconfigError::NoPort)));
         source.port = "443".to_owned();
-        assert!(matches!(wanted(&source), Err(KubeconfigError::Ca(_))));
+        assert!(matches!(wanted(&source, &Bearer::Own), Err(KubeconfigError::Ca(_))));
         std::fs::write(dir.path().join("ca.crt"), "CA").unwrap();
-        assert!(matches!(wanted(&source), Err(KubeconfigError::Token(_))));
+        assert!(matches!(wanted(&source, &Bearer::Own), Err(KubeconfigError::Token(_))));
         std::fs::write(dir.path().join("token"), "t").unwrap();
         assert!(
-            wanted(&source).unwrap().contains("certificate-authority-data: Q0E=\n    server: https://10.96.0.1:443\n")
+            wanted(&source, &Bearer::Own)
+                .unwrap()
+                .contains("certificate-authority-data: Q0E=\n    server: https://10.96.0.1:443\n")
         );
         source.ca_file = None;
         std::fs::remove_file(dir.path().join("ca.crt")).unwrap();
-        assert!(wanted(&source).unwrap().contains("insecure-skip-tls-verify: true"));
+        assert!(wanted(&source, &Bearer::Own).unwrap().contains("insecure-skip-tls-verify: true"));
     }
 
     #[test]
@@ -138,10 +153,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("ca.crt"), "CA").unwrap();
         std::fs::write(dir.path().join("token"), "a.b.c\r\n").unwrap();
-        assert!(wanted(&source(dir.path())).unwrap().ends_with("    token: a.b.c\n"));
+        assert!(wanted(&source(dir.path()), &Bearer::Own).unwrap().ends_with("    token: a.b.c\n"));
         for bad in ["", "\n", "a\nclusters: []", "a b", "a\u{7}b"] {
             std::fs::write(dir.path().join("token"), bad).unwrap();
-            let error = wanted(&source(dir.path())).unwrap_err();
+            let error = wanted(&source(dir.path()), &Bearer::Own).unwrap_err();
             assert!(matches!(error, KubeconfigError::BadToken(_)), "{bad:?}");
             assert!(bad.is_empty() || !error.to_string().contains("clusters"), "the token is not in the message");
         }

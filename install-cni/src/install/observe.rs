@@ -11,6 +11,7 @@ use super::binaries::{self, Image, ImageError, Target};
 use super::directory::{Directory, DirectoryError};
 use super::kubeconfig::{self, KubeconfigError};
 use crate::config::Config;
+use crate::credential::Bearer;
 
 /// One look at the node.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub struct Observed {
 impl Observed {
     /// Looks at the image, at what is installed of it, and at the credentials. When the programs are known to be in
     /// order they are not read, and count as none.
-    pub fn look(config: &Config, programs_are_known: bool) -> Self {
+    pub fn look(config: &Config, bearer: &Bearer, programs_are_known: bool) -> Self {
         let dirs = &config.dirs;
         let image = if programs_are_known { Ok(Image::new()) } else { binaries::read_image(&dirs.binaries_from) };
         let targets = match &image {
@@ -36,7 +37,7 @@ impl Observed {
             Err(_) => Vec::new(),
         };
         let kubeconfig = file::read(&paths::kubeconfig(&dirs.run), u64::MAX);
-        Self { image, targets, credentials: kubeconfig::wanted(&config.kubeconfig), kubeconfig }
+        Self { image, targets, credentials: kubeconfig::wanted(&config.kubeconfig, bearer), kubeconfig }
     }
 }
 

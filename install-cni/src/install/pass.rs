@@ -23,6 +23,7 @@ use super::steps::Step;
 use super::token::Life;
 use super::wanted::{self, Look, Memory, Obstacle, Part, with_hint};
 use crate::config::Config;
+use crate::credential::{Bearer, Credential};
 use crate::health::Health;
 
 /// Until the next look at a node that is in order, when no event comes.
@@ -41,6 +42,7 @@ pub const PARTS: [&str; 3] = ["programs", "credentials", "list"];
 pub struct Installer {
     config: Arc<Config>,
     health: Arc<Health>,
+    credential: Arc<Credential>,
     runner: Runner,
     rival: Rival,
     reports: Reports,
@@ -79,6 +81,7 @@ impl Installer {
         Self {
             config,
             health,
+            credential: Arc::default(),
             runner,
             rival,
             reports,
@@ -88,6 +91,13 @@ impl Installer {
             prepared: false,
             verified: None,
         }
+    }
+
+    /// The plugin gets a token as `credential` says, not the agent's own.
+    #[must_use]
+    pub fn with_credential(mut self, credential: Arc<Credential>) -> Self {
+        self.credential = credential;
+        self
     }
 
     /// What carries out the steps.
@@ -104,9 +114,10 @@ impl Installer {
         let dirs = &self.config.dirs;
         // Reading megabytes once a minute is most of what an idle agent would cost.
         let stamps = Stamps::take(&dirs.binaries_from, &dirs.binaries_to);
-        let mut observed = Observed::look(&self.config, stamps.is_some() && stamps == self.verified);
+        let bearer = self.credential.bearer();
+        let mut observed = Observed::look(&self.config, &bearer, stamps.is_some() && stamps == self.verified);
         if self.prepare(&observed) {
-            observed = Observed::look(&self.config, false);
+            observed = Observed::look(&self.config, &bearer, false);
         }
         let programs = wanted::programs(&observed);
         self.verified = stamps.filter(|_| programs == Part::default());
@@ -116,7 +127,7 @@ impl Installer {
         let programs = self.carry_out(programs);
         // A changed token is no reason to be unready: the node works with the old one until this is done.
         let credentials = self.carry_out(wanted::credentials(&self.config, &observed));
-        self.watch_token(&observed);
+        self.watch_token(&observed, &bearer);
         drop(observed);
         let list = if !matches!(programs, Outcome::Done) && !self.plugin_is_usable() {
             // A list that names a plugin which cannot run stops every pod of the node.
@@ -153,10 +164,12 @@ impl Installer {
     }
 
     /// A token without a successor is told in time. It is no reason to be unready, because the API server decides.
-    fn watch_token(&mut self, observed: &Observed) {
+    fn watch_token(&mut self, observed: &Observed, bearer: &Bearer) {
         let kubeconfig = observed.credentials.as_ref().ok().and_then(|text| Kubeconfig::parse(text).ok());
         let life = kubeconfig.and_then(|kubeconfig| Life::of(&kubeconfig.token));
         self.health.installs().token_ends(life.map(|life| life.ends));
+        // That of another account is not kubelet's to renew.
+        let life = life.filter(|_| *bearer == Bearer::Own);
         self.concern("token", life.and_then(|life| life.concern(SystemTime::now())));
     }
 

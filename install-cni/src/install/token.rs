@@ -27,16 +27,21 @@ pub struct Life {
 struct Claims {
     exp: Option<u64>,
     iat: Option<u64>,
+    sub: Option<String>,
 }
 
 impl Life {
     /// Reads it. `None` for a token without an end, and for one that is no JWT.
     pub fn of(token: &str) -> Option<Self> {
-        let claims = token.split('.').nth(1)?.trim_end_matches('=');
-        let claims: Claims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
+        let claims = claims(token)?;
         let ends = claims.exp?;
         let time = |seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
         Some(Self { begins: time(claims.iat.unwrap_or_else(|| ends.saturating_sub(LIFE)))?, ends: time(ends)? })
+    }
+
+    /// From its beginning to its end.
+    pub fn length(&self) -> Duration {
+        self.ends.duration_since(self.begins).unwrap_or_default()
     }
 
     /// What a person should know about it at the time `now`: that it has ended, or that its successor is late.
@@ -48,15 +53,24 @@ impl Life {
                  pods of the mesh will be refused"
             ));
         };
-        let life = self.ends.duration_since(self.begins).unwrap_or_default();
         // Twice as late as kubelet is at worst.
-        (left < life / (RENEWED_AT * 2)).then(|| {
+        (left < self.length() / (RENEWED_AT * 2)).then(|| {
             format!(
                 "the service account token ends at {end} and kubelet has brought no new one; without it pods of the mesh \
                  will be refused"
             )
         })
     }
+}
+
+/// Whose token it is: `system:serviceaccount:<namespace>:<name>`. `None` when it does not say.
+pub fn subject(token: &str) -> Option<String> {
+    claims(token)?.sub
+}
+
+fn claims(token: &str) -> Option<Claims> {
+    let claims = token.split('.').nth(1)?.trim_end_matches('=');
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -74,7 +88,8 @@ mod tests {
     #[test]
     fn a_token_that_is_not_renewed_is_told_before_it_is_too_late() {
         let life = Life::of(&token("{\"iat\":1000000,\"exp\":1003600,\"sub\":\"x\"}")).unwrap();
-        assert_eq!(life.ends, at(1_003_600));
+        assert_eq!((life.ends, life.length()), (at(1_003_600), Duration::from_secs(3600)));
+        assert_eq!(subject(&token("{\"sub\":\"x\"}")).as_deref(), Some("x"));
         assert_eq!(life.concern(at(1_000_000)), None);
         assert_eq!(life.concern(at(1_002_900)), None, "kubelet may be renewing it");
         assert!(life.concern(at(1_003_300)).unwrap().contains("ends at 1970-01-12T14:46:40"));

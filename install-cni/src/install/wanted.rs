@@ -15,7 +15,7 @@ use super::discover::{self, Found, Skipped};
 use super::edit::{self, EditError};
 use super::hint::hint;
 use super::journal::Journal;
-use super::kubeconfig;
+use super::kubeconfig::{self, KubeconfigError};
 use super::observe::Observed;
 use super::plan::{self, PlanError};
 use super::steps::Step;
@@ -110,6 +110,7 @@ pub fn programs(observed: &Observed) -> Part {
 pub fn credentials(config: &Config, observed: &Observed) -> Part {
     let text = match &observed.credentials {
         Ok(text) => text,
+        Err(error @ KubeconfigError::Awaited) => return Part::waiting(error),
         Err(error) => return Part::failed(error),
     };
     match &observed.kubeconfig {

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use install_cni::config::comma_list;
+use install_cni::credential::Bearer;
 use install_cni::install::choose::{Choice, choose};
 use install_cni::install::discover::valid_files;
 use install_cni::install::{convert, edit, kubeconfig};
@@ -137,17 +138,17 @@ fn credentials(data: &Value) -> Result<(), String> {
         ca_file: (data["skip_tls_verify"] != true).then_some(ca_file),
         token_file: dir.path().join("token"),
     };
-    match (data["expect"]["content"].as_str(), kubeconfig::wanted(&source)) {
+    match (data["expect"]["content"].as_str(), kubeconfig::wanted(&source, &Bearer::Own)) {
         (Some(want), Ok(got)) => expect("kubeconfig", &want, &got.as_str()),
         (Some(want), Err(error)) => Err(format!("expected\n{want}\n  got the error: {error}")),
         (None, Ok(got)) => Err(format!("expected an error, got\n{got}")),
         (None, Err(error)) => {
-            use kubeconfig::KubeconfigError::{BadToken, Ca, NoHost, NoPort, Token};
+            use kubeconfig::KubeconfigError::{Awaited, BadToken, Ca, NoHost, NoPort, Token};
             let because = match error {
                 NoHost => "no service host",
                 NoPort => "no service port",
                 Ca(_) => "no CA file",
-                Token(_) | BadToken(_) => "no token file",
+                Token(_) | BadToken(_) | Awaited => "no token file",
             };
             expect("cause", &data["expect"]["because"], &json!(because))
         }
