@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use agent_api::paths;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -31,7 +32,7 @@ pub fn start(
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let pods = Arc::new(Pods::default());
-    let metrics = Arc::new(Metrics::new(health));
+    let metrics = Arc::new(Metrics::new(health, paths::kubeconfig(&config.dirs.run)));
     tasks.spawn(health::serve(Arc::clone(health), config.health, bound));
     if let Some(address) = config.agent.metrics {
         tasks.spawn(metrics::serve(Arc::clone(&metrics), address));

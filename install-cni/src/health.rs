@@ -110,6 +110,11 @@ impl Health {
         }
     }
 
+    /// The parts of the work, and whether they are in order.
+    pub fn parts(&self) -> Vec<(String, bool)> {
+        self.state().parts.iter().map(|(part, missing)| (part.clone(), missing.is_none())).collect()
+    }
+
     /// What is missing; `None` when the node is in order.
     pub fn missing(&self) -> Option<String> {
         let state = self.state();

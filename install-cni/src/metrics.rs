@@ -4,8 +4,10 @@
 //! What comes from a socket is a label only if it is one of the words we know, so that nobody can make endless series.
 
 pub mod installs;
+mod now;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent_api::Verdict;
@@ -24,6 +26,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 
+use self::now::Now;
 use crate::health::{Health, listen};
 
 /// What a socket said that is no word we know.
@@ -76,8 +79,8 @@ struct Answered {
 }
 
 impl Metrics {
-    /// Counts from zero. What `health` counts is shown as well.
-    pub fn new(health: &Health) -> Self {
+    /// Counts from zero. What `health` knows is shown as well, and how old the file `kubeconfig` is.
+    pub fn new(health: &Arc<Health>, kubeconfig: PathBuf) -> Self {
         let mut metrics = Self {
             registry: Registry::default(),
             decisions: Family::default(),
@@ -89,6 +92,7 @@ impl Metrics {
         let own = metrics.registry.sub_registry_with_prefix("istio_cni");
         own.register("build", "The running agent", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
         health.installs().register(own);
+        own.register_collector(Box::new(Now { health: Arc::clone(health), kubeconfig }));
         own.register("plugin_decisions", "What plugins did with pods", metrics.decisions.clone());
         own.register("plugin_add_duration_seconds", "How long an ADD took", metrics.add_duration.clone());
         own.register("uncaptured_family", "Pods with addresses that are not captured", metrics.uncaptured.clone());
@@ -171,17 +175,26 @@ fn reason(text: Option<&str>, code: Option<u64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use agent_api::logs::parse;
 
     use super::*;
 
     fn after(labels: &[&str]) -> String {
-        let health = Health::default();
-        let metrics = Metrics::new(&health);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("kubeconfig");
+        std::fs::write(&file, "").unwrap();
+        let health = Arc::new(Health::default());
+        let metrics = Metrics::new(&health, file);
+        health.installs().token_ends(Some(SystemTime::now() - Duration::from_secs(10)));
         health.installs().failed("credentials");
         health.in_order("list");
+        health.in_order("programs");
         health.turn();
         health.turn();
+        health.missing_part("programs", "they have gone");
+        health.installs().reverted();
         for labels in labels {
             let line = format!("{{\"level\":\"info\",\"time\":\"2020-01-01T00:00:00Z\",\"msg\":\"\",{labels}}}\n");
             let batch = parse(line.as_bytes());
@@ -221,12 +234,26 @@ mod tests {
                 "istio_cni_plugin_add_duration_seconds_bucket{le=\"0.01\"} 3",
                 "istio_cni_plugin_add_duration_seconds_count 3",
                 "istio_cni_plugin_decisions_total{verb=\"ADD\",decision=\"error\",reason=\"code-101\"} 1",
+                "istio_cni_ready_part{part=\"list\"} 1",
+                "istio_cni_ready_part{part=\"programs\"} 0",
+                "istio_cni_rival_writes_total 1",
                 "istio_cni_uncaptured_family_total{family=\"IPv6\"} 1",
                 "istio_cni_plugin_log_entries_total{result=\"received\"} 4",
                 "istio_cni_plugin_answers_total{verdict=\"refuse\"} 1",
                 "# EOF",
             ],
         );
+    }
+
+    #[test]
+    fn ages_are_those_of_the_moment_in_which_they_are_read() {
+        let text = after(&[]);
+        let value = |name: &str| -> f64 {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
+        };
+        assert!(value("istio_cni_kubeconfig_age_seconds") >= 0.0);
+        assert!(value("istio_cni_token_expiry_seconds") <= -10.0);
     }
 
     #[test]

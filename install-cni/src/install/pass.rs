@@ -25,6 +25,7 @@ use super::wanted::{self, Look, Memory, Obstacle, Part, with_hint};
 use crate::config::Config;
 use crate::credential::{Bearer, Credential};
 use crate::health::Health;
+use crate::log::levels::Level;
 
 /// Until the next look at a node that is in order, when no event comes.
 pub const SLOW_LOOK: Duration = Duration::from_secs(60);
@@ -49,6 +50,8 @@ pub struct Installer {
     memory: Memory,
     /// Name of the file that is in order, as of the last pass.
     current: Option<String>,
+    /// The plugin's log level in it, if it was changed while the agent ran.
+    plugin_level: Option<Level>,
     failures: u32,
     prepared: bool,
     /// Of the programs, when they were last found in order.
@@ -87,6 +90,7 @@ impl Installer {
             reports,
             memory,
             current: None,
+            plugin_level: None,
             failures: 0,
             prepared: false,
             verified: None,
@@ -219,6 +223,9 @@ impl Installer {
             }
             return Some(Outcome::of(lists.part.obstacle));
         }
+        if self.current.as_deref() == Some(name.as_str()) && self.plugin_level == self.wanted_level() {
+            self.health.installs().reverted();
+        }
         self.health.missing_part(PARTS[2], &format!("{name} is being edited"));
         if let Some(pause) = self.rival.pause(Instant::now()) {
             let reason = Rival::warning(&name, directory.cilium_renames);
@@ -235,7 +242,12 @@ impl Installer {
         None
     }
 
+    fn wanted_level(&self) -> Option<Level> {
+        self.config.agent.plugin_log.levels().changed_plugin()
+    }
+
     fn now_current(&mut self, name: &str, directory: &Path) {
+        self.plugin_level = self.wanted_level();
         if self.current.as_deref() == Some(name) {
             return;
         }

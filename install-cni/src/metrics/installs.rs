@@ -1,6 +1,6 @@
 //! How attempts to install ended, in Istio's words, and what they had to do. Kept by `health`, which learns of it.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -16,6 +16,7 @@ pub struct Installs {
     ready: Gauge,
     writes: Family<Write, Counter>,
     rivals: Counter,
+    reverted: Counter,
     token_ends: Gauge,
 }
 
@@ -56,6 +57,17 @@ impl Installs {
         self.rivals.inc();
     }
 
+    /// Somebody changed the list after it was in order, so that it is not any more.
+    pub fn reverted(&self) {
+        self.reverted.inc();
+    }
+
+    /// When the token in the kubeconfig ends, as it was told last.
+    pub fn token_end(&self) -> Option<SystemTime> {
+        let seconds = u64::try_from(self.token_ends.get()).ok().filter(|&seconds| seconds != 0)?;
+        UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+    }
+
     /// The token in the kubeconfig ends then; `None` when it does not say.
     pub fn token_ends(&self, end: Option<SystemTime>) {
         let seconds = end.and_then(|end| end.duration_since(UNIX_EPOCH).ok()).map_or(0, |time| time.as_secs());
@@ -68,6 +80,8 @@ impl Installs {
         registry.register("install_ready", "1 while the node is in order", self.ready.clone());
         registry.register("writes", "Files of the node that were written or removed", self.writes.clone());
         registry.register("rival_pauses", "Pauses because somebody reverts what we write", self.rivals.clone());
+        let help = "Times that somebody changed the list so that it was not in order any more";
+        registry.register("rival_writes", help, self.reverted.clone());
         let help = "When the token in the kubeconfig ends, in Unix seconds; 0 when it does not say";
         registry.register("token_expiry_timestamp_seconds", help, self.token_ends.clone());
     }
