@@ -107,6 +107,15 @@ fn follow(first: Pid) -> Observed {
     }
 }
 
+/// The processor time of a running process so far, that of threads which have ended included.
+///
+/// # Errors
+/// When there is no such process.
+pub fn cpu_time(process: u32) -> std::io::Result<Duration> {
+    let pid = Pid::from_raw(i32::try_from(process).map_err(std::io::Error::other)?);
+    Ok(nix::time::clock_getcpuclockid(pid)?.now()?.into())
+}
+
 fn peak_memory(pid: Pid) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;

@@ -1,11 +1,12 @@
 //! `perf [PEER_CNI]`: measures the built binaries beside an empty process, the iptables tools and, if given, another
 //! implementation of the plugin. Everything that is compared is run in turn; medians and ratios are printed. With
-//! `BENCH_ONLY=rules` or `BENCH_ONLY=plugin` only that part is run.
+//! `BENCH_ONLY=rules`, `BENCH_ONLY=plugin` or `BENCH_ONLY=agent` only that part is run.
 
 mod agent;
 mod plugin;
 mod rules;
 mod series;
+mod soak;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,11 +36,15 @@ fn main() -> ExitCode {
         println!("  {name:16} {size:>9} bytes");
     }
     let only = std::env::var("BENCH_ONLY").unwrap_or_default();
-    if only != "plugin" {
+    let wanted = |part: &str| only.is_empty() || only == part;
+    if wanted("rules") {
         rules::measure(&bin.join("istio-iptables"));
     }
-    if only != "rules" {
+    if wanted("plugin") {
         plugin::measure(&bin.join("istio-cni"), &bin.join("install-cni"), &empty, peer.as_deref());
+    }
+    if wanted("agent") && !soak::measure(&bin) {
+        return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
 }
