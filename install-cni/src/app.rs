@@ -72,6 +72,7 @@ impl App {
             Installer::new(Arc::clone(&self.config), self.health()).with_credential(Arc::clone(&credential));
         let mut levels = self.config.agent.plugin_log.levels().changes();
         let mut bearers = credential.changes();
+        let mut refusals = credential.refusals();
         tokio::pin!(end);
         let ended = loop {
             let sees_all = watch.arm();
@@ -87,6 +88,7 @@ impl App {
                 // The plugin's goes into its configuration.
                 _ = levels.changed() => {}
                 _ = bearers.changed() => {}
+                _ = refusals.changed() => {}
                 () = tokio::time::sleep(pause.max(Duration::from_millis(10))) => {}
             }
         };

@@ -50,7 +50,7 @@ pub fn start(
     let (reports, waiting) = mpsc::channel(WAITING_REPORTS);
     tasks.spawn(Teller::new(Arc::clone(config), Arc::clone(&pods)).run(waiting));
     tasks.spawn(questions::serve(Arc::clone(config), Arc::clone(&pods), Arc::clone(&metrics), Arc::clone(health)));
-    tasks.spawn(logs::serve(Arc::clone(config), metrics, reports, Arc::clone(health)));
+    tasks.spawn(logs::serve(Arc::clone(config), metrics, reports, Arc::clone(credential), Arc::clone(health)));
 
     if config.node_name.is_empty() {
         tracing::warn!("NODE_NAME is not set, so the pods of this node are not known; plugins ask the API server");

@@ -25,6 +25,8 @@ use crate::install::token::{Life, subject};
 const LOOK: Duration = Duration::from_secs(30);
 /// Between two tokens that end at once.
 const SHORTEST: Duration = Duration::from_millis(100);
+/// From this age on a token is the one that plugins use.
+const SETTLED: Duration = Duration::from_secs(2);
 /// What the probe calls this.
 const CONCERN: &str = "plugin's token";
 
@@ -47,6 +49,8 @@ pub enum Bearer {
 #[derive(Debug)]
 pub struct Credential {
     bearer: Sender<Bearer>,
+    /// How often a plugin said that its token was refused.
+    refusals: Sender<u64>,
 }
 
 /// A token that was got.
@@ -78,7 +82,7 @@ impl fmt::Debug for Token {
 impl Default for Credential {
     /// The agent's own token.
     fn default() -> Self {
-        Self { bearer: Sender::new(Bearer::Own) }
+        Self { bearer: Sender::new(Bearer::Own), refusals: Sender::new(0) }
     }
 }
 
@@ -89,7 +93,7 @@ impl Credential {
             None => Bearer::Own,
             Some(account) => adopted(config, account).map_or(Bearer::Awaited, |held| Bearer::Other(held.token)),
         };
-        Self { bearer: Sender::new(bearer) }
+        Self { bearer: Sender::new(bearer), refusals: Sender::new(0) }
     }
 
     /// What goes into the kubeconfig now.
@@ -102,12 +106,24 @@ impl Credential {
         self.bearer.subscribe()
     }
 
+    /// A plugin's token was refused. Passes look whether the right one is in place, and one of another account is renewed.
+    pub fn refused(&self) {
+        self.refusals.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Hears of refusals from now on.
+    pub fn refusals(&self) -> Receiver<u64> {
+        self.refusals.subscribe()
+    }
+
     /// Keeps a token of `account` until the task is dropped.
     pub async fn keep(&self, config: &Config, account: &str, health: &Health) {
         let mut held = adopted(config, account);
         let mut failures = 0_u32;
+        let mut refusals = self.refusals();
+        let mut refused = false;
         loop {
-            if held.as_ref().is_none_or(|held| held.due_in().is_zero()) {
+            if refused || held.as_ref().is_none_or(|held| held.due_in().is_zero()) {
                 match request::token(config, account).await {
                     Ok((token, length)) => {
                         tracing::debug!(account, seconds = length.as_secs(), "the plugin's token is new");
@@ -130,7 +146,12 @@ impl Credential {
             held = held.filter(|held| held.schedule.is_usable(held.age()));
             self.decide(held.as_ref(), account);
             let calm = held.as_ref().map_or(LOOK, |held| held.due_in().clamp(SHORTEST, LOOK));
-            tokio::time::sleep(if failures > 0 { pause(failures, jitter()) } else { calm }).await;
+            let wait = if failures > 0 { pause(failures, jitter()) } else { calm };
+            refused = tokio::select! {
+                () = tokio::time::sleep(wait) => false,
+                // What is refused right after a renewal is most likely the token before it.
+                Ok(()) = refusals.changed() => held.as_ref().is_none_or(|held| held.age() > SETTLED),
+            };
         }
     }
 

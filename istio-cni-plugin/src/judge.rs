@@ -4,7 +4,6 @@
 //! not know, the API server. So nothing that depends on the agent can hold up the agent itself, or pods we would skip
 //! anyway.
 
-use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
 use agent_api::{Answer, PluginConfig, Question, Verdict, event, paths};
@@ -52,8 +51,6 @@ pub(crate) struct Call<'a> {
     pub(crate) request: &'a Request,
     /// Directory with the kubeconfig, the sockets and the log.
     pub(crate) run_dir: PathBuf,
-    /// The sandbox's network namespace, once it is known not to be the host's.
-    sandbox: OnceCell<Netns>,
 }
 
 impl<'a> Call<'a> {
@@ -73,7 +70,7 @@ impl<'a> Call<'a> {
         let pod =
             PodArgs::parse(&request.args).map_err(|error| Error::new(code::INVALID_ENVIRONMENT, error.to_string()))?;
         log.label("pod", format!("{}/{}", pod.namespace, pod.name));
-        Ok(Self { config, pod, request, run_dir, sandbox: OnceCell::new() })
+        Ok(Self { config, pod, request, run_dir })
     }
 
     /// What is said about the pod in messages.
@@ -193,26 +190,21 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// It cannot be opened, or is our own.
-    pub(crate) fn sandbox(&self) -> Result<&Netns, Error> {
-        if let Some(sandbox) = self.sandbox.get() {
-            return Ok(sandbox);
-        }
+    pub(crate) fn sandbox(&self) -> Result<Netns, Error> {
         let sandbox = Netns::open(Path::new(&self.request.netns)).map_err(|error| no_sandbox(&error))?;
-        if sandbox.id() == Netns::current().map_err(|error| no_sandbox(&error))?.id() {
+        if sandbox.id() == Netns::current_id().map_err(|error| no_sandbox(&error))? {
             return Err(own_netns(&self.request.netns));
         }
-        Ok(self.sandbox.get_or_init(|| sandbox))
+        Ok(sandbox)
     }
 
     /// Refuses a sandbox that shares our own, the host's, network namespace. One that cannot be opened is not judged
     /// here: most pods need nothing from it.
     fn refuse_own_netns(&self) -> Result<(), Error> {
-        match (Netns::open(Path::new(&self.request.netns)), Netns::current()) {
-            (Ok(sandbox), Ok(own)) if sandbox.id() == own.id() => return Err(own_netns(&self.request.netns)),
-            (Ok(sandbox), Ok(_)) => drop(self.sandbox.set(sandbox)),
-            _ => {}
+        match (Netns::id_of(Path::new(&self.request.netns)), Netns::current_id()) {
+            (Ok(sandbox), Ok(own)) if sandbox == own => Err(own_netns(&self.request.netns)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn invalid(&self, invalid: &mesh::InvalidAnnotation) -> Error {

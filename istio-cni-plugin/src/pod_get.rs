@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent_api::Kubeconfig;
+use agent_api::logs::REFUSED;
 use mesh::Pod;
 use sys::interrupt::{self, Stopped};
 
@@ -109,6 +110,10 @@ pub fn read_pod(
             Cause::Status { code: 404, .. } => budget.not_found.min(budget.total),
             _ => budget.total,
         };
+        if let Cause::Status { code: 401, .. } = cause {
+            // The agent looks for it: it may know a newer token, or get one.
+            log.label(REFUSED.0, REFUSED.1);
+        }
         let elapsed = started.elapsed();
         let early = attempts < MIN_ATTEMPTS && !patience.is_zero();
         let failure = |cause| {

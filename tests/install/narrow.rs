@@ -6,10 +6,13 @@ mod client;
 mod cluster;
 mod node;
 
-use agent_api::Kubeconfig;
+use agent_api::logs::LOG_PATH;
+use agent_api::{Kubeconfig, paths};
+use client::post;
 use cluster::Cluster;
 use install_cni::install::token::subject;
 use node::{Node, eventually};
+use serde_json::json;
 use testkit::api::{ApiServer, Behaviour};
 
 const SUBJECT: &str = "system:serviceaccount:istio-system:plugin";
@@ -85,6 +88,23 @@ fn a_token_is_renewed_before_it_ends_and_kept_while_there_is_no_successor() {
     cluster.api.set_behaviour(Behaviour::Normal);
     eventually(|| is_narrow(&cluster.node), || token(&cluster.node));
     eventually(|| concern(&cluster).is_none(), || format!("{:?}", concern(&cluster)));
+}
+
+#[test]
+fn a_token_that_a_plugin_finds_refused_is_renewed_at_once() {
+    let cluster = start(3600, true);
+    let first = token(&cluster.node);
+    let line = r#"{"level":"debug","time":"2020-01-01T00:00:00Z","msg":"m","credentials":"refused"}"#;
+    let tell = || post(&paths::log_socket(&cluster.node.config.dirs.run), LOG_PATH, &json!([line]).to_string());
+    // Until the first one is old enough not to be taken for its successor.
+    eventually(
+        || {
+            tell();
+            token(&cluster.node) != first
+        },
+        || "not renewed".to_owned(),
+    );
+    assert!(is_narrow(&cluster.node));
 }
 
 #[test]

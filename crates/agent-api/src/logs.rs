@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 pub const LOG_PATH: &str = "/log";
 /// Message about an ADD of a pod that is none of ours.
 pub const LEFT_ALONE: &str = "pod is left alone";
+/// Label of entries of a call whose token the API server refused (401).
+pub const REFUSED: (&str, &str) = ("credentials", "refused");
 /// Largest batch that is taken, in bytes.
 pub const MAX_BATCH: usize = 1 << 20;
 /// Largest entry that is taken, in bytes.

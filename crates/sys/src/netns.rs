@@ -3,7 +3,7 @@
 //! A thread that has entered a namespace is never handed back to anyone. Note that after entering, `/proc/net` shows
 //! the namespace and `/sys/class/net` does not.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -14,6 +14,8 @@ use thiserror::Error;
 
 /// Stack of the thread that works inside a namespace, in bytes.
 const STACK: usize = 512 * 1024;
+/// The namespace of the calling thread.
+const OWN: &str = "/proc/thread-self/ns/net";
 
 /// What can go wrong with a namespace.
 #[derive(Debug, Error)]
@@ -51,6 +53,12 @@ pub struct NetnsId {
     inode: u64,
 }
 
+impl NetnsId {
+    fn new(metadata: &Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
 /// An open network namespace.
 #[derive(Debug)]
 pub struct Netns {
@@ -60,6 +68,15 @@ pub struct Netns {
 }
 
 impl Netns {
+    /// Identity of the namespace at `path`, without opening it.
+    ///
+    /// # Errors
+    /// [`NetnsError::Open`] when there is nothing at the path, or it cannot be looked at.
+    pub fn id_of(path: &Path) -> Result<NetnsId, NetnsError> {
+        let failed = |source| NetnsError::Open { path: path.to_owned(), source };
+        path.metadata().map(|metadata| NetnsId::new(&metadata)).map_err(failed)
+    }
+
     /// Opens the namespace file at `path`. That it is a network namespace shows when it is entered.
     ///
     /// # Errors
@@ -68,8 +85,7 @@ impl Netns {
         let failed = |source| NetnsError::Open { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
-        let id = NetnsId { device: metadata.dev(), inode: metadata.ino() };
-        Ok(Self { file, path: path.to_owned(), id })
+        Ok(Self { file, path: path.to_owned(), id: NetnsId::new(&metadata) })
     }
 
     /// The namespace of the calling thread.
@@ -77,7 +93,15 @@ impl Netns {
     /// # Errors
     /// [`NetnsError::Open`] when `/proc` is not there.
     pub fn current() -> Result<Self, NetnsError> {
-        Self::open(Path::new("/proc/thread-self/ns/net"))
+        Self::open(Path::new(OWN))
+    }
+
+    /// Identity of the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`NetnsError::Open`] when `/proc` is not there.
+    pub fn current_id() -> Result<NetnsId, NetnsError> {
+        Self::id_of(Path::new(OWN))
     }
 
     /// Identity, for comparing two handles.

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use agent_api::logs::{LOG_PATH, MAX_BATCH, parse};
+use agent_api::logs::{LOG_PATH, MAX_BATCH, REFUSED, parse};
 use agent_api::paths;
 use axum::Router;
 use axum::body::to_bytes;
@@ -15,6 +15,7 @@ use axum::routing::any;
 use tokio::sync::mpsc::Sender;
 
 use crate::config::Config;
+use crate::credential::Credential;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::pod_events::Report;
@@ -24,12 +25,21 @@ struct Sink {
     config: Arc<Config>,
     metrics: Arc<Metrics>,
     reports: Sender<Report>,
+    credential: Arc<Credential>,
 }
 
-/// Serves until the task is dropped. Entries that tell of uncaptured traffic go to `reports` as well.
-pub async fn serve(config: Arc<Config>, metrics: Arc<Metrics>, reports: Sender<Report>, health: Arc<Health>) {
+/// Serves until the task is dropped. Entries that tell of uncaptured traffic go to `reports` as well, and `credential`
+/// hears of a token that was refused.
+pub async fn serve(
+    config: Arc<Config>,
+    metrics: Arc<Metrics>,
+    reports: Sender<Report>,
+    credential: Arc<Credential>,
+    health: Arc<Health>,
+) {
     let path: PathBuf = paths::log_socket(&config.dirs.run);
-    let router = Router::new().route(LOG_PATH, any(take)).with_state(Arc::new(Sink { config, metrics, reports }));
+    let sink = Sink { config, metrics, reports, credential };
+    let router = Router::new().route(LOG_PATH, any(take)).with_state(Arc::new(sink));
     super::serve(paths::LOG_SOCKET_NAME, &path, router, &health).await;
 }
 
@@ -46,6 +56,9 @@ async fn take(State(sink): State<Arc<Sink>>, request: Request) -> StatusCode {
     }
     for entry in &batch.entries {
         sink.metrics.outcome(entry);
+        if entry.labels.get(REFUSED.0).is_some_and(|value| value == REFUSED.1) {
+            sink.credential.refused();
+        }
         if let Some(report) = Report::of(entry)
             && sink.reports.try_send(report).is_err()
         {

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use agent_api::ask::{ATTACHMENTS_PATH, Attachments, GONE_PATH, MAX_BODY, VERDICT_PATH};
 use agent_api::logs::Entry;
-use agent_api::{Answer, Question, Verdict, paths};
+use agent_api::{Question, Verdict, paths};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
@@ -67,8 +67,9 @@ async fn verdict(State(desk): State<Arc<Desk>>, body: Bytes) -> Result<Response,
         "question answered"
     );
     if answer.verdict == Verdict::Skip && question.verb == "ADD" {
-        record(&desk, &question, &answer);
         answer.recorded = true;
+        // Not before the plugin has its answer.
+        tokio::spawn(record(Arc::clone(&desk), question, answer.reason.clone()));
     }
     let text =
         serde_json::to_string(&answer).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")))?;
@@ -77,17 +78,17 @@ async fn verdict(State(desk): State<Arc<Desk>>, body: Bytes) -> Result<Response,
 
 /// Writes and counts the outcome that an ADD has with this answer, as if the plugin had told it: one request less for most
 /// of the pods of a node.
-fn record(desk: &Desk, question: &Question, answer: &Answer) {
+async fn record(desk: Arc<Desk>, question: Question, reason: String) {
     let mut labels = Map::new();
     for (key, value) in [
-        ("verb", question.verb.clone()),
-        ("container_id", question.container_id.clone()),
-        ("netns", question.netns.clone()),
-        ("if", question.ifname.clone()),
+        ("verb", question.verb),
+        ("container_id", question.container_id),
+        ("netns", question.netns),
+        ("if", question.ifname),
         ("pod", format!("{}/{}", question.namespace, question.pod)),
         ("source", "agent".to_owned()),
         ("decision", "skip".to_owned()),
-        ("reason", answer.reason.clone()),
+        ("reason", reason),
     ] {
         labels.insert(key.to_owned(), value.into());
     }

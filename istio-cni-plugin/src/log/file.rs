@@ -37,14 +37,12 @@ impl LogFile {
 
     /// Appends one line, after making the full file a backup.
     pub(super) fn append(&self, line: &[u8]) -> io::Result<()> {
-        let mut file = self.open_locked()?;
-        let mut before = file.metadata()?.len();
+        let (mut file, mut before) = self.open_locked()?;
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         if before > 0 && before + length > MAX_SIZE {
             fs::rename(&self.path, self.backup_path(SystemTime::now()))?;
             // Whoever waits for the lock of the old file finds that the path has a new one.
-            file = self.open_locked()?;
-            before = 0;
+            (file, before) = self.open_locked()?;
         }
         file.write_all(line)?;
         if before == 0 || before / PRUNE_EVERY != (before + length) / PRUNE_EVERY {
@@ -53,8 +51,8 @@ impl LogFile {
         Ok(())
     }
 
-    /// The file that is at the path while its lock is held. The lock goes with the handle.
-    fn open_locked(&self) -> io::Result<File> {
+    /// The file that is at the path while its lock is held, and its size. The lock goes with the handle.
+    fn open_locked(&self) -> io::Result<(File, u64)> {
         for _ in 0..LOCK_ATTEMPTS {
             let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
             match file.try_lock() {
@@ -67,7 +65,7 @@ impl LogFile {
             }
             let (held, there) = (file.metadata()?, fs::metadata(&self.path));
             if there.is_ok_and(|there| (there.dev(), there.ino()) == (held.dev(), held.ino())) {
-                return Ok(file);
+                return Ok((file, held.len()));
             }
         }
         Err(io::Error::new(io::ErrorKind::WouldBlock, "another process holds its lock"))

@@ -99,6 +99,23 @@ fn while_a_pod_waits_for_the_api_server_the_agents_log_says_so() {
 }
 
 #[test]
+fn a_refused_token_is_something_the_agent_gets_to_know() {
+    let api = api_with(plain_pod());
+    let node = Node::with_agent(&api);
+    node.write_kubeconfig(&api, "another token");
+    let sink = node.log_sink();
+    // Once renewed, the call goes on with it.
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| node.call());
+        while !sink.requests().iter().any(|request| request.json().to_string().contains("refused")) {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        node.write_kubeconfig(&api, TOKEN);
+        assert_eq!(call.join().unwrap().exit, 0);
+    });
+}
+
+#[test]
 fn an_agent_that_takes_no_entries_costs_a_pod_nothing() {
     let api = api_with(plain_pod());
     let node = Node::with_agent(&api);
