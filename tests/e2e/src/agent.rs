@@ -13,7 +13,7 @@ use crate::cluster::{AGENT_NAMESPACE, API_PORT, Cluster};
 use crate::failure::Failure;
 use crate::images::{AGENT_IMAGE, AGENT_PROGRAM};
 use crate::interrupt::Interrupt;
-use crate::pods::{Container, Pod, RunningPod, Volume};
+use crate::pods::{Container, NODE, Pod, RunningPod, Volume};
 
 /// Namespace whose pods the agent is told to leave alone.
 pub const EXCLUDED_NAMESPACE: &str = "kube-system";
@@ -94,7 +94,7 @@ fn pod(cluster: &Cluster) -> Pod {
         ("EXCLUDE_NAMESPACES", EXCLUDED_NAMESPACE),
         ("POD_NAMESPACE", AGENT_NAMESPACE),
         ("POD_NAME", "istio-cni-node-7xk2p"),
-        ("NODE_NAME", "demo-node"),
+        ("NODE_NAME", NODE),
         ("REPAIR_ENABLED", "false"),
         // There is no DaemonSet here whose absence would say that this is an uninstall.
         ("AMBIENT_DISABLE_SAFE_UPGRADE", "true"),

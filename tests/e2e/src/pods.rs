@@ -14,6 +14,9 @@ use testkit::cri::messages::{
 
 use crate::failure::Failure;
 
+/// Name of the demo's node.
+pub const NODE: &str = "demo-node";
+
 /// A directory of the node inside a container.
 #[derive(Debug, Clone)]
 pub struct Volume {
@@ -107,7 +110,7 @@ impl Pod {
                 "labels": self.labels,
                 "annotations": self.annotations,
             },
-            "spec": {"containers": containers},
+            "spec": {"nodeName": NODE, "containers": containers},
         })
     }
 
